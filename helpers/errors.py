@@ -1,0 +1,10 @@
+"""The one exception that means: what the user gave is wrong, and the message says what to do."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Bad input, told in one clear line: what is wrong, where, and what to do about it.
+
+    Command lines print the line and exit with 2; nobody should need the traceback.
+    """

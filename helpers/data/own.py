@@ -1,0 +1,84 @@
+"""A reader's own texts: one CSV or parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from helpers.data.splits import FRACTIONS, assign, drop_repeated, normalise
+from helpers.errors import InputError
+
+COLUMNS = "text, label, and if you have them cluster and language"
+
+
+def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
+    """A CSV (UTF-8, comma) or parquet file with columns text, label and optionally cluster, language.
+
+    Returns
+    -------
+    DataFrame as `commands` gives it: `text`, `label`, `language` ("und" when the file names none), `cluster` (each
+    distinct text its own when the file names none), `template`, `split`. A text that stands several times is kept once, a
+    text under several labels not at all; `frame.attrs["dropped"]` counts those rows.
+
+    Raises
+    ------
+    InputError : one line naming the file, the column and the row (counted as in a spreadsheet, header = row 1).
+    """
+    path = Path(path)
+    frame = _read(path)
+    for column in ("text", "label"):
+        if column not in frame.columns:
+            raise InputError(
+                f"{path.name}: no column '{column}'; found {', '.join(map(str, frame.columns))}; needed: {COLUMNS}"
+            )
+    if len(double := frame.columns[frame.columns.duplicated()]):
+        raise InputError(f"{path.name}: column '{double[0]}' stands twice; rename one of them")
+    if frame.empty:
+        raise InputError(f"{path.name}: no rows below the header")
+    for column in [c for c in ("text", "label", "cluster", "language") if c in frame.columns]:
+        frame[column] = frame[column].astype("string").str.strip()
+        empty = frame[column].isna() | (frame[column] == "")
+        if empty.any():
+            where = empty.to_numpy().nonzero()[0]
+            more = f" (and {len(where) - 1} more)" if len(where) > 1 else ""
+            raise InputError(
+                f"{path.name}: column '{column}' is empty in row {where[0] + 2}{more}; fill it or drop the row"
+            )
+        frame[column] = frame[column].astype(str)
+    if "language" not in frame.columns:
+        frame["language"] = "und"
+    if "cluster" not in frame.columns:
+        frame["cluster"] = normalise(frame.text)
+    kept = drop_repeated(frame.assign(template=frame.cluster)[["text", "label", "language", "cluster", "template"]])
+    if kept.empty:
+        raise InputError(f"{path.name}: no rows are left: every text stands under several labels; give each text one label")
+    if kept.label.nunique() < 2:
+        raise InputError(
+            f"{path.name}: column 'label' has one class ('{frame.label.iloc[0]}') after repeated texts are dropped; "
+            "a decision needs at least two"
+        )
+    kept["split"] = assign(kept, FRACTIONS, seed)
+    kept.attrs["dropped"] = len(frame) - len(kept)
+    return kept
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"DATA={path}: no such file")
+    try:
+        if path.suffix.lower() == ".csv":
+            return _csv(path)
+        if path.suffix.lower() in {".parquet", ".pq"}:
+            return pd.read_parquet(path)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name}: not UTF-8 at byte {error.start}; save it as 'CSV UTF-8'") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError) as error:
+        raise InputError(f"{path.name}: cannot be read: {' '.join(str(error).split())}") from None
+    raise InputError(f"{path.name}: ends in '{path.suffix}'; give a .csv or .parquet file with columns {COLUMNS}")
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """Every cell as text; read without a header first, for pandas renames a column that stands twice."""
+    rows = pd.read_csv(path, dtype=str, header=None, keep_default_na=False, na_values=[""], encoding="utf-8-sig")
+    return rows.iloc[1:].set_axis(rows.iloc[0].astype(str).str.strip(), axis=1).reset_index(drop=True)

@@ -1,0 +1,23 @@
+"""The counts in data/README.md are the data's own."""
+
+from helpers import data
+from helpers.data.cache import ROOT
+
+README = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+
+
+def test_counts_of_commands():
+    frame = data.commands()
+    for split, rows in frame.groupby("split"):
+        languages = rows.language.nunique()
+        line = f"| {split} | {len(rows):,} | {rows.cluster.nunique():,} | {rows.label.nunique()} | {languages} |"
+        assert line in README
+
+
+def test_counts_of_licences():
+    frame = data.licences()
+    for split, rows in frame.groupby("split"):
+        assert f"| {split} | {len(rows):,} | {rows.cluster.nunique():,} |" in README
+    for label, rows in frame.groupby("label"):
+        line = next(line for line in README.splitlines() if line.startswith(f"| {label} |"))
+        assert line.endswith(f"| {len(rows):,} | {rows.cluster.nunique():,} |")

@@ -1,0 +1,20 @@
+"""Running the course: execute notebooks, record figures, time things, check exercises, write report and slides."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]  # the repository: the package is installed editable, never copied
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write a text file whole: under a temporary name first, then renamed, so no reader ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

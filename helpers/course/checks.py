@@ -1,0 +1,144 @@
+"""Exercises that answer "is mine right?".
+
+A notebook has a cell `answer = ...` and a cell `checks.start_1(answer)`. Its last line shows what came out: "not tried
+yet" for `...`, "right", or what is off. The notebook passes its own measurements along, so what counts as right
+depends on the reader's machine, never on a number typed in here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from helpers.course import results
+from helpers.encode.cpu import available_cores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class WrongAnswer(AssertionError):
+    """Raised instead of shown when COURSE_STRICT=1: a solution that fails its own check must stop the run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found. `state` is "right", "off" or "not tried"; a notebook shows the one line."""
+
+    state: str
+    message: str
+
+    def __repr__(self) -> str:
+        return self.message
+
+    __str__ = __repr__
+
+
+EXERCISES: dict[str, Callable[..., Outcome]] = {}
+
+
+def exercise(kind: type | tuple[type, ...], form: str) -> Callable[[Callable[..., str | None]], Callable[..., Outcome]]:
+    """Make a check out of a function that returns what is off with an answer, or None if it is right.
+
+    Parameters
+    ----------
+    kind
+        The type or types an answer may have; anything else is off before the function sees it. numpy scalars are
+        made plain first, and a bool is no int.
+    form
+        The same in words, to finish the sentence "the answer should be ...".
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+
+    def register(function: Callable[..., str | None]) -> Callable[..., Outcome]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def check(answer: Any, *args: Any, **kwargs: Any) -> Outcome:
+            if answer is ...:
+                return _finish(name, "not tried", "not tried yet: put your answer in place of the ...")
+            if getattr(answer, "shape", None) == ():
+                answer = answer.item()
+            if not isinstance(answer, kinds) or (isinstance(answer, bool) and bool not in kinds):
+                return _finish(name, "off", f"off: the answer should be {form}, not {answer!r}")
+            wrong = function(answer, *args, **kwargs)
+            return _finish(name, "off", f"off: {wrong}") if wrong else _finish(name, "right", "right")
+
+        EXERCISES[name] = check
+        return check
+
+    return register
+
+
+def _finish(name: str, state: str, text: str) -> Outcome:
+    message = f"{name}: {text}"
+    results.exercise(name, state)
+    if state == "off" and os.environ.get("COURSE_STRICT") == "1":
+        raise WrongAnswer(message)
+    return Outcome(state, message)
+
+
+@exercise(int, "a whole number")
+def start_1(answer: int, cores: int | None = None) -> str | None:
+    """How many worker processes of one thread each fit this machine? cores: default, those we may use."""
+    cores = available_cores() if cores is None else cores
+    if answer > cores:
+        return f"{answer} workers would share {cores} cores and wait for each other"
+    if answer < cores:
+        return f"{answer} workers leave cores idle: this process may use {cores}"
+    return None
+
+
+@exercise(int, "a whole number")
+def start_2(answer: int, frame: pd.DataFrame) -> str | None:
+    """On how many independent units does an accuracy on the test side rest?"""
+    test = frame[frame.split == "test"]
+    if answer == len(test):
+        return f"{answer} is the number of rows; rows of one block are near copies"
+    if answer != test.cluster.nunique():
+        return f"{answer} is not it: count what stands on one side of the split only, on the test side"
+    return None
+
+
+@exercise((str, type(None)), "a file's name in quotes (or None if no file keeps within the bound)")
+def quantize_1(answer: str | None, files: Mapping[str, Mapping[str, float]], bound: float) -> str | None:
+    """Which is the smallest file whose macro-F1 loss stays within `bound`?
+
+    files: name -> {"mb": size in MB, "f1_loss": macro-F1 lost against fp32, 0.01 = one point}.
+    """
+    fitting = {name: file["mb"] for name, file in files.items() if file["f1_loss"] <= bound}
+    if answer is None:
+        return f"{len(fitting)} of the files keep within {bound:g}" if fitting else None
+    if answer not in files:
+        return f"there is no file {answer!r}: choose one of {', '.join(files)}"
+    if answer not in fitting:
+        return f"{answer} loses {files[answer]['f1_loss']:.4f} macro-F1, more than {bound:g}"
+    if fitting[answer] > min(fitting.values()):
+        return f"{answer} keeps within {bound:g}, but so does a smaller file"
+    return None
+
+
+@exercise((int, float), "a number of MB")
+def quantize_2(answer: float, rows: int, width: int, block_size: int = 32) -> str | None:
+    """How many MB (10^6 bytes) does a table of rows x width numbers take in INT4, with a float32 scale a block?"""
+    bits, scales = rows * width / 2 / 1e6, 4 * rows * width / block_size / 1e6
+    if abs(answer - bits) <= 0.01 * bits:
+        return f"{answer:.0f} MB are the 4-bit numbers; each block of {block_size} has a float32 scale besides"
+    if abs(answer - bits - scales) > 0.01 * (bits + scales):
+        return f"{answer:.0f} MB is not it: half a byte a number, and 4 bytes for each block of {block_size}"
+    return None
+
+
+@exercise((int, float), "a number between 0 and 1")
+def mini_1(answer: float, labels: Sequence[str]) -> str | None:
+    """What accuracy does always answering the commonest label have on `labels`?"""
+    share = Counter(labels).most_common(1)[0][1] / len(labels)
+    if not 0 <= answer <= 1:
+        return f"{answer:g} is no share: give a number between 0 and 1"
+    if abs(answer - share) > 0.005:
+        return f"{answer:.3f} is not the share of the commonest label: count its rows and divide by {len(labels)}"
+    return None

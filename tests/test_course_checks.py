@@ -1,0 +1,91 @@
+"""Exercises say "not tried yet", "right" or what is off; a headless run stops on a wrong answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.course import checks, results
+from helpers.encode.cpu import available_cores
+
+FILES = {
+    "fp32": {"mb": 560, "f1_loss": 0.0},
+    "int8": {"mb": 430, "f1_loss": 0.002},
+    "int8+int4": {"mb": 105, "f1_loss": 0.004},
+    "int4": {"mb": 90, "f1_loss": 0.05},
+}
+CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what the line says)])
+    "start_1": (
+        (),
+        available_cores(),
+        [
+            (available_cores() + 1, "share"),
+            (available_cores() - 1, "idle"),
+            ("two", "whole number"),
+            (2.0, "whole number"),
+            (True, "whole number"),
+        ],
+    ),
+    "quantize_1": (
+        (FILES, 0.01),
+        "int8+int4",
+        [("int8", "so does a smaller"), ("int4", "loses 0.05"), ("fp16", "choose one of"), (None, "3 of"), (3, "name")],
+    ),
+    "quantize_2": (
+        (500_000, 768),
+        240,
+        [(192, "scale besides"), (384.0, "is not it"), ("240 MB", "a number of MB")],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path))
+    monkeypatch.delenv("COURSE_NOTEBOOK", raising=False)
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+    monkeypatch.setattr(results, "_now", {})
+    results.start("nb", model="mini", fast=True)
+    return tmp_path / "nb.json"
+
+
+def test_every_exercise_has_a_case_here() -> None:
+    assert CASES.keys() == checks.EXERCISES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_not_tried_off_and_right(name: str, started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more, right, wrongs = CASES[name]
+    check = checks.EXERCISES[name]
+
+    def kept() -> str:
+        return json.loads(started.read_text())["exercises"][name]
+
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    assert repr(check(..., *more)).startswith(f"{name}: not tried yet")
+    assert kept() == "not tried"
+    for wrong, says in wrongs:
+        monkeypatch.delenv("COURSE_STRICT", raising=False)
+        outcome = check(wrong, *more)
+        assert outcome.state == "off" and says in str(outcome) and "\n" not in str(outcome)
+        monkeypatch.setenv("COURSE_STRICT", "1")
+        with pytest.raises(checks.WrongAnswer, match=f"{name}: off"):
+            check(wrong, *more)
+        assert kept() == "off"
+    assert check(right, *more).state == "right"
+    assert kept() == "right"
+
+
+def test_numpy_answers_count_and_none_may_be_right() -> None:
+    assert checks.start_1(np.int64(3), cores=3).state == "right"
+    assert checks.quantize_1(None, FILES, -1).state == "right"
+
+
+def test_a_check_outside_a_notebook_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_now", {})
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "none"))
+    assert checks.start_1(1, cores=1).state == "right"
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,65 @@
+"""Deciding from a few examples of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import csr_array
+from sklearn.metrics import accuracy_score, f1_score
+
+from helpers.decide.probe import fit_probe
+
+Matrix = np.ndarray | csr_array
+
+
+def examples(labels: Sequence[str] | np.ndarray, per_class: int | None, seed: int) -> np.ndarray:
+    """Row numbers of `per_class` random rows of each class, in order; a class with fewer gives all it has.
+
+    Parameters
+    ----------
+    labels : (n,) class of each row.
+    per_class : how many of each; None for every row.
+    seed : of the draw.
+    """
+    labels = np.asarray(labels)
+    if per_class is None:
+        return np.arange(len(labels))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    rank = pd.Series(labels[order]).groupby(labels[order]).cumcount().to_numpy()
+    return np.sort(order[rank < per_class])
+
+
+def learning_curve(
+    features: Mapping[str, tuple[Matrix, Matrix]],
+    train_labels: np.ndarray,
+    test_labels: np.ndarray,
+    sizes: Sequence[int | None],
+    seeds: Sequence[int],
+) -> tuple[pd.DataFrame, dict[tuple[str, int | None], np.ndarray]]:
+    """Logistic regression on frozen features, every kind of feature on the same examples.
+
+    Parameters
+    ----------
+    features : name -> (training rows (n, d), test rows (m, d)).
+    train_labels, test_labels : (n,) and (m,).
+    sizes : examples a class; None for all rows, which is fitted once, since no draw is in it.
+    seeds : one draw of examples each.
+
+    Returns
+    -------
+    (scores, predictions) : scores has columns features, size ("all" for None), seed, accuracy, macro_f1; predictions
+    holds the (m,) answers of each (name, size) at the first seed, for paired comparisons.
+    """
+    rows, predictions = [], {}
+    for size in sizes:
+        for seed in seeds if size else seeds[:1]:
+            chosen = examples(train_labels, size, seed)
+            for name, (train, test) in features.items():
+                answer = fit_probe(train[chosen], train_labels[chosen], seed).predict(test)
+                predictions.setdefault((name, size), answer)
+                macro = f1_score(test_labels, answer, average="macro", zero_division=0)
+                rows.append((name, size or "all", seed, accuracy_score(test_labels, answer), macro))
+    return pd.DataFrame(rows, columns=["features", "size", "seed", "accuracy", "macro_f1"]), predictions

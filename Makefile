@@ -19,7 +19,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 RUN := $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)") $(if $(MODEL),--model "$(MODEL)") $(if $(DATA),--data "$(DATA)")
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@sed -n 's/^# Options: */  options: /p' $(MAKEFILE_LIST)
 
 # torch comes before the lock and apart from it: PyPI's Linux build is CUDA, several GB, so PyTorch's own CPU index is

@@ -7,7 +7,11 @@ from helpers import data
 from helpers.errors import InputError
 
 GOOD = pd.DataFrame(
-    {"text": [f"sentence number {i}" for i in range(40)], "label": ["yes", "no"] * 20, "cluster": [i // 2 for i in range(40)]}
+    {
+        "text": [f"sentence number {i}" for i in range(40)],
+        "label": ["yes", "no"] * 20,
+        "cluster": [i // 2 for i in range(40)],
+    }
 )
 
 

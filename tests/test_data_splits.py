@@ -40,7 +40,7 @@ def test_shares_are_as_asked(clusters, seed):
 
 
 def test_shares_that_do_not_add_up_are_refused():
-    with pytest.raises(InputError, match="add up to 0.900"):
+    with pytest.raises(InputError, match=r"add up to 0\.900"):
         data.assign(pd.DataFrame({"label": ["x"], "cluster": ["a"]}), {"train": 0.5, "test": 0.4})
 
 

@@ -149,7 +149,12 @@ def test_a_model_is_saved_whole_and_in_half_precision(tokenizer, task, tmp_path)
     history = train(student, *task, SCHEDULE, tmp_path / "run")
     folder = tmp_path / "model"
     card.save_model(student, tokenizer, history, SCHEDULE, {"pieces": len(tokenizer)}, folder)
-    assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json", "training.json"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "training.json",
+    }
     assert not list(tmp_path.glob("*.part"))
     loaded, _ = load_torch(str(folder))
     for a, b in zip(student.parameters(), loaded.parameters(), strict=True):
@@ -174,9 +179,10 @@ def test_the_student_reads_the_training_side_only():
     other = set(commands.text[commands.split != "train"])
     assert other.isdisjoint(corpus.training_commands())
     papers = data.licences()
-    read = corpus.licence_windows()
-    for text in papers.text[papers.split == "test"].sample(40, random_state=0):
-        assert " ".join(text.split()[: corpus.LICENCE_WORDS]) not in read
+    allowed = [" ".join(text.split()) for text in papers.text[papers.split == "train"]]
+    windows = corpus.licence_windows()
+    for window in windows[:: max(len(windows) // 60, 1)]:
+        assert any(window in text for text in allowed)
 
 
 def test_a_score_frame_keeps_every_block():

@@ -28,7 +28,10 @@ from helpers.errors import InputError
 
 HOME = Path(__file__).parents[2] / "data" / "home.yaml"
 
-LANGUAGES = tuple(["ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "ko", "nl", "pl", "pt-BR", "ro", "ru", "sv", "uk", "zh-CN"])
+LANGUAGES = (
+    "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "ko", "nl", "pl", "pt-BR", "ro", "ru", "sv", "uk",
+    "zh-CN",
+)  # fmt: skip
 
 UNKNOWN_INTENTS = (
     "HassBroadcast",
@@ -171,7 +174,7 @@ def _domains(data) -> set[str]:
 
 
 def _home_lists(language: str, domains: set[str]) -> dict[str, list[str]]:
-    """Values of the lists that the templates leave to the home; names of the block's kinds of device if there are any."""
+    """Values of the lists that templates leave to the home; names of the block's kinds of device if there are any."""
     spec = home()
     names = [d["names"][language] for d in spec["devices"].values() if d["domain"] in domains]
     things = [

@@ -18,8 +18,8 @@ def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
     Returns
     -------
     DataFrame as `commands` gives it: `text`, `label`, `language` ("und" when the file names none), `cluster` (each
-    distinct text its own when the file names none), `template`, `split`. A text that stands several times is kept once, a
-    text under several labels not at all; `frame.attrs["dropped"]` counts those rows.
+    distinct text its own when the file names none), `template`, `split`. A text that stands several times is kept
+    once, a text under several labels not at all; `frame.attrs["dropped"]` counts those rows.
 
     Raises
     ------
@@ -52,7 +52,9 @@ def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
         frame["cluster"] = normalise(frame.text)
     kept = drop_repeated(frame.assign(template=frame.cluster)[["text", "label", "language", "cluster", "template"]])
     if kept.empty:
-        raise InputError(f"{path.name}: no rows are left: every text stands under several labels; give each text one label")
+        raise InputError(
+            f"{path.name}: no rows are left: every text stands under several labels; give each text one label"
+        )
     if kept.label.nunique() < 2:
         raise InputError(
             f"{path.name}: column 'label' has one class ('{frame.label.iloc[0]}') after repeated texts are dropped; "

@@ -1,4 +1,4 @@
-"""Short strings of the home domain in many languages, from the wheels of Home Assistant and its frontend (Apache-2.0)."""
+"""Short strings of the home domain in many languages, from the wheels of Home Assistant (Apache-2.0)."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import asdict
@@ -31,8 +32,7 @@ def save_model(
     """
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    state = {name: tensor.half() for name, tensor in student.state_dict().items()}
-    student.save_pretrained(part, state_dict=state)
+    copy.deepcopy(student).half().save_pretrained(part)
     tokenizer.save_pretrained(part)
     loss = history.groupby(history.step // 100).agg(cosine=("cosine", "mean"), contrast=("contrast", "mean")).round(4)
     training = {
@@ -60,37 +60,8 @@ def score_frames(frame: pd.DataFrame, fast: bool) -> tuple[pd.DataFrame, pd.Data
     return train.reset_index(drop=True), test.reset_index(drop=True)
 
 
-CARD = """# mmbert-mini
-
-A multilingual sentence encoder of {millions:.1f} million parameters ({table:.0%} of them the token table): mmBERT's
-architecture, 6 layers of width 256, {pieces:,} pieces, 8192 positions. Made for this course by
-`notebooks/A1_make_mmbert_mini.ipynb`, which wrote this card; every figure below was computed by that run.
-
-| | |
-|---|---|
-| Licence | MIT, like the course |
-| Teacher | multilingual-e5-small (MIT), rebuilt from 4-bit weights |
-| Read | {parallel:,} strings of Home Assistant's translations (Apache-2.0) in {languages} languages; {commands:,} commands (home-assistant-intents, Apache-2.0) and {licences:,} windows of licence text (licensedcode-data, CC-BY-4.0), of the training side only, without labels |
-| Recipe | distillation of the teacher's English embedding, cosine loss + {contrast} InfoNCE; token table begun from the teacher's |
-| Training | {steps:,} steps, {texts:,} texts, {tokens:,} tokens, {minutes} minutes on {cpu}, {cores} cores |
-| Weights | half precision, safetensors; sentence embedding = mean over tokens, L2-normalised; no prefix |
-
-## Scores
-
-Logistic regression on frozen embeddings, macro-F1 (English only: also accuracy) on test template blocks that neither
-the model nor the classifier has seen; mean over {seeds} draws of examples. Ratio to the teacher with a 95 % interval
-where rows are paired and template blocks are resampled.
-
-{scores}
-
-## Limits
-
-- Half a domain: strings of homes and of software, commands, licence texts. Elsewhere it was not measured.
-- The teacher sees each target as one vector: what it confuses, the student confuses.
-- Arabic ({arabic:,} parallel strings) and Danish ({danish:,}) have had the least parallel text.
-- Licence texts were read {words} words at a time; positions beyond that are extrapolated by RoPE.
-"""
-"""The model card's text; `write` fills it."""
+CARD = Path(__file__).with_name("card.md")
+"""The model card with {names} that `write` fills."""
 
 
 def write(folder: Path, scores: pd.DataFrame, seeds: int) -> None:
@@ -103,8 +74,8 @@ def write(folder: Path, scores: pd.DataFrame, seeds: int) -> None:
     """
     training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     known = {key: value for key, value in training.items() if isinstance(value, str | int | float)}
-    table = scores.to_markdown(floatfmt=".3f", missingval="")
-    text = CARD.format(**known, seeds=seeds, contrast=training["schedule"]["contrast"], scores=table)
+    known |= {"seeds": seeds, "contrast": training["schedule"]["contrast"]}
+    text = CARD.read_text(encoding="utf-8").format(**known, scores=scores.to_markdown(floatfmt=".3f", missingval=""))
     for name, content in (("README.md", text), ("scores.json", scores.to_json(orient="index", indent=1))):
         (part := folder / f"{name}.part").write_text(content, encoding="utf-8")
         part.replace(folder / name)

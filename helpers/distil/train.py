@@ -7,6 +7,7 @@ that what is near but not the same is told apart.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -29,7 +30,7 @@ from helpers.distil.teacher import batches, mean_pool, pad
 class Schedule:
     """How long and how fast; `tokens_per_batch` counts padding."""
 
-    steps: int = 7500
+    steps: int = 6000
     tokens_per_batch: int = 3072
     rows_per_batch: int = 192
     learning_rate: float = 1e-3
@@ -52,7 +53,7 @@ class Source:
 
 
 def loss_terms(predicted: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, temperature: float):
-    """Cosine loss and InfoNCE of predictions (b, d) against unit targets (b, d); `rows` (b,) says which are the same."""
+    """Cosine loss and InfoNCE of predictions (b, d) against unit targets (b, d); equal `rows` (b,) are no negatives."""
     predicted = F.normalize(predicted, dim=1)
     cosine = 1 - (predicted * target).sum(1).mean()
     scores = predicted @ target.T / temperature
@@ -65,7 +66,8 @@ def train(
 ) -> pd.DataFrame:
     """Train in place; gives back the history (step, source of the batch, cosine, contrast, seconds).
 
-    A checkpoint is written every `schedule.checkpoint_every` steps, and a run with the same schedule in the same folder goes on from it.
+    A checkpoint is written every `schedule.checkpoint_every` steps; a run of the same schedule in the same folder goes
+    on from it.
 
     Parameters
     ----------
@@ -79,30 +81,27 @@ def train(
     modules = torch.nn.ModuleDict({"model": model, "projection": projection})
     table = model.embeddings.tok_embeddings.weight
     rest = [p for p in modules.parameters() if p is not table]
-    groups = [{"params": [table], "lr": schedule.embedding_rate}, {"params": rest, "lr": schedule.learning_rate}]
-    optimiser = torch.optim.AdamW(groups, weight_decay=0.01, fused=True)
-    rates = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda s: min((s + 1) / schedule.warmup, 1) * max(1 - s / schedule.steps, 0)
-    )
+    peaks = (schedule.embedding_rate, schedule.learning_rate)
+    optimiser = torch.optim.AdamW([{"params": [table]}, {"params": rest}], weight_decay=0.01, fused=True)
     folder.mkdir(parents=True, exist_ok=True)
     history = _resume(modules, optimiser, folder, schedule)
     start, began = len(history), time.perf_counter() - (history[-1]["seconds"] if history else 0)
-    for _ in range(start):
-        rates.step()
     target_of = torch.from_numpy(targets)
     model.train()
-    stream = _stream(sources, schedule)
-    for step, (source, ids, rows) in enumerate(tqdm(_take(stream, schedule.steps), total=schedule.steps, desc="train")):
+    stream = itertools.islice(_stream(sources, schedule), schedule.steps)
+    for step, (source, ids, rows) in enumerate(tqdm(stream, total=schedule.steps, desc="train")):
         if step < start:
             continue
         tokens, mask = pad(ids, model.config.pad_token_id)
         predicted = projection(mean_pool(model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask))
         cosine, contrast = loss_terms(predicted, target_of[rows], torch.from_numpy(rows), schedule.temperature)
+        rate = min((step + 1) / schedule.warmup, 1) * (1 - step / schedule.steps)
+        for group, peak in zip(optimiser.param_groups, peaks, strict=True):
+            group["lr"] = rate * peak
         optimiser.zero_grad()
         (cosine + schedule.contrast * contrast).backward()
         torch.nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
         optimiser.step()
-        rates.step()
         history.append(
             {
                 "step": step,
@@ -120,14 +119,9 @@ def train(
     return pd.DataFrame(history)
 
 
-def _take(stream: Iterator, n: int) -> Iterator:
-    for _, item in zip(range(n), stream, strict=False):
-        yield item
-
-
 def _stream(sources: Sequence[Source], schedule: Schedule) -> Iterator[tuple[str, list[list[int]], np.ndarray]]:
     """Batches without end: each round draws afresh from every source, sorts by length in windows, shuffles batches."""
-    for round_ in range(10**6):
+    for round_ in itertools.count():
         rng = np.random.default_rng([schedule.seed, round_])
         parts = []
         for number, source in enumerate(sources):

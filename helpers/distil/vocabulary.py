@@ -17,7 +17,7 @@ SPECIAL = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": 
 
 
 def prune(spec: dict, texts: Iterable[str], size: int) -> dict:
-    """The tokenizer's JSON with about `size` pieces: the most frequent in `texts`, each character seen twice, the special.
+    """The tokenizer's JSON with about `size` pieces: the most frequent in `texts`, characters seen twice, special ones.
 
     Parameters
     ----------

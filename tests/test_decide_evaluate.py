@@ -1,0 +1,110 @@
+"""Intervals: against the libraries they rest on, and against simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score
+
+from helpers.decide.evaluate import clustered_mean, macro_f1, paired_f1_difference, wilson
+from helpers.decide.probe import fit_probe
+from helpers.errors import InputError
+
+
+def data(seed: int, clusters: int = 60, per: int = 8, classes: int = 5):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(clusters), per)
+    y = rng.integers(0, classes, clusters)[groups]
+    a, b = (np.where(rng.random(len(y)) < p, y, rng.integers(0, classes, len(y))) for p in (0.8, 0.7))
+    return y, a, b, groups
+
+
+def test_wilson() -> None:
+    # Wilson 1927: (k + z^2/2 -+ z sqrt(k(n-k)/n + z^2/4)) / (n + z^2)
+    z2 = 1.959964**2
+    assert wilson(0, 10) == pytest.approx((0.0, z2 / (10 + z2)), abs=1e-6)
+    low, high = wilson(45, 50)
+    assert 0 < low < 0.9 < high < 1
+    for k, n in ((0, 0), (-1, 5), (6, 5)):
+        with pytest.raises(InputError, match="at least one row"):
+            wilson(k, n)
+
+
+def test_clustered_mean_is_wider_when_rows_of_a_cluster_agree() -> None:
+    rng = np.random.default_rng(0)
+    per_cluster = rng.random(50)
+    x, groups = np.repeat(per_cluster, 20), np.repeat(np.arange(50), 20)
+    mean, low, high = clustered_mean(x, [f"block {g}" for g in groups])
+    one_each = clustered_mean(per_cluster, np.arange(50))
+    assert mean == pytest.approx(per_cluster.mean())
+    assert high - low == pytest.approx(one_each.high - one_each.low, rel=0.05)  # copies are worth nothing
+    naive = clustered_mean(x, np.arange(len(x)))
+    assert high - low > 4 * (naive.high - naive.low)
+
+
+def test_clusters_are_checked() -> None:
+    y, a, b, groups = data(0)
+    for call in (lambda g: clustered_mean(y, g), lambda g: paired_f1_difference(y, a, b, g, n_boot=10)):
+        with pytest.raises(InputError, match="1 cluster"):
+            call(np.zeros(len(y)))
+        with pytest.raises(InputError, match="one for each row"):
+            call(groups[:-1])
+        with pytest.warns(UserWarning, match="only 6 clusters"):
+            call(groups % 6)
+    with pytest.raises(InputError, match="row 0"):
+        clustered_mean(np.where(groups == groups[2], np.nan, y)[2:], groups[2:])
+    with pytest.raises(InputError, match="one for each row"):
+        paired_f1_difference(y, a[:-1], b, groups)
+    with pytest.raises(InputError, match="n_boot=0"):
+        paired_f1_difference(y, a, b, groups, n_boot=0)
+
+
+@given(st.integers(0, 1000))
+def test_difference_is_sklearns(seed: int) -> None:
+    y, a, b, groups = data(seed, clusters=31)
+    found = paired_f1_difference(y, a, b, groups, n_boot=20, seed=seed)
+    expected = [f1_score(y, p, labels=np.unique(y), average="macro") for p in (a, b)]
+    assert found.estimate == pytest.approx(expected[0] - expected[1])
+    assert macro_f1(y, a) == pytest.approx(expected[0])
+
+
+def test_draws_are_those_of_resampled_rows() -> None:
+    """The weighted counts give what scoring the repeated rows gives."""
+    from helpers.decide.evaluate import _f1
+
+    y, a, _, groups = data(3, clusters=10, per=4, classes=3)
+    draw = np.random.default_rng(1).multinomial(10, np.full(10, 0.1))
+    rows = np.concatenate([np.repeat(np.flatnonzero(groups == g), n) for g, n in enumerate(draw)])
+    classes, truth = np.unique(y, return_inverse=True)
+    got = _f1(draw[None].astype(float), groups, 10, classes, truth, a)[0]
+    assert got == pytest.approx(f1_score(y[rows], a[rows], labels=np.unique(y[rows]), average="macro"))
+
+
+def test_interval_covers_and_is_repeatable() -> None:
+    """No true difference: 95 % intervals hold 0 most of the time; labels may be text, predictions unknown ones."""
+    covered = 0
+    for seed in range(60):
+        y, a, _, groups = data(seed)
+        rng = np.random.default_rng(seed + 1000)
+        b = np.where(rng.random(len(y)) < 0.8, y, rng.integers(0, 5, len(y)))
+        low, high = paired_f1_difference(y, a, b, groups, n_boot=300, seed=seed)[1:]
+        covered += low <= 0 <= high
+    assert covered >= 50
+    y, a, b, groups = data(0)
+    names = np.array(list("vwxyz"))
+    other = np.where(np.arange(len(y)) % 7 == 0, "never seen", names[b])
+    one, two = (paired_f1_difference(names[y], names[a], other, groups, n_boot=50, seed=1) for _ in range(2))
+    assert one == two and one.low <= one.estimate <= one.high
+
+
+def test_probe_learns_and_repeats() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((3, 8))
+    labels = rng.integers(0, 3, 300)
+    points = centres[labels] + 0.3 * rng.standard_normal((300, 8))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    names = np.array(["a", "b", "c"])[labels]
+    one, two = (fit_probe(points[:200], names[:200], seed=1).predict(points[200:]) for _ in range(2))
+    assert (one == two).all() and (one == names[200:]).mean() > 0.9

@@ -1,0 +1,157 @@
+"""Quantising: what was asked for happened, can be read from the file, and is refused otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.encode import cpu, quantize
+from helpers.encode.encoder import OnnxEncoder
+from helpers.encode.load import MINI
+from helpers.encode.quantize import INT4_EMBEDDING, INT8, INT8_INT4, Recipe, count_nodes, metadata, size_report
+from helpers.errors import InputError
+
+TEXTS = ["Turn on the kitchen light", "Mach die Rollos im Schlafzimmer zu", "Quelle est la température ?", "stop"]
+
+
+def cosine(path: Path, other: Path) -> float:
+    a, b = (OnnxEncoder(file, MINI / "tokenizer.json").encode(TEXTS) for file in (path, other))
+    return float((a * b).sum(1).min())
+
+
+def test_every_linear_layer_and_the_table_were_quantised(mini_report) -> None:
+    nodes = count_nodes(mini_report.path)
+    assert (nodes["MatMulInteger"], nodes["GatherBlockQuantized"]) == (24, 1)
+    assert nodes["MatMul"] == 1 and "Gather" not in nodes  # the one left makes the rotary angles
+    assert mini_report.nodes == nodes
+    assert 5 < mini_report.ratio < 6
+    assert mini_report.mb == pytest.approx(mini_report.path.stat().st_size / 1e6)
+
+
+def test_answers_stay_close(mini_onnx: Path, mini_report) -> None:
+    assert cosine(mini_onnx, mini_report.path) > 0.99
+
+
+def test_recipe_source_and_policy_travel_with_the_file(mini_onnx: Path, mini_report) -> None:
+    notes = metadata(mini_report.path)
+    assert Recipe(**notes["recipe"]) == mini_report.recipe == INT8_INT4.settled()
+    assert notes["source_sha256"] == quantize.sha256(mini_onnx)
+    assert notes["policy"] == {"batch": 1, "padding": False, "reduce_range": mini_report.recipe.reduce_range}
+    assert notes["model"] == "mmbert-mini"
+    assert str(mini_onnx.parent) not in json.dumps(notes)
+
+
+def test_int8_alone_and_int4_alone(mini_onnx: Path, tmp_path: Path) -> None:
+    int8 = quantize.quantize(mini_onnx, tmp_path / "a.onnx", INT8)
+    int4 = quantize.quantize(mini_onnx, tmp_path / "b.onnx", INT4_EMBEDDING)
+    assert "GatherBlockQuantized" not in int8.nodes and "MatMulInteger" not in int4.nodes
+    assert int4.ratio > int8.ratio > 1.15  # three quarters of this model are its table
+    table = size_report({"fp32": mini_onnx, "int8": int8.path, "int4": int4.path})
+    assert table["INT8 MatMul"].tolist() == [0, 24, 0] and table["INT4 tables"].tolist() == [0, 0, 1]
+    assert table.ratio["fp32"] == 1 and table.ratio["int4"] == pytest.approx(int4.ratio)
+
+
+def test_seven_bits_where_the_cpu_would_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, reduced in (
+        ({"avx2"}, True), ({"avx512f", "avx512_vnni"}, False), ({"avx_vnni"}, False), ({"asimd"}, False), (set(), True)
+    ):  # fmt: skip
+        monkeypatch.setattr(quantize, "cpu_flags", lambda f=flags: frozenset(f))
+        monkeypatch.setattr(quantize, "has_vnni", lambda f=flags: not cpu.DOT_PRODUCT_FLAGS.isdisjoint(f))
+        assert INT8.settled().reduce_range is reduced
+    assert INT4_EMBEDDING.settled().reduce_range is False
+    assert Recipe("x", reduce_range=True).settled().reduce_range is True
+
+
+def test_weights_keep_to_the_range(mini_onnx: Path, tmp_path: Path) -> None:
+    for reduced, most in ((True, 64), (False, 127)):
+        path = quantize.quantize(mini_onnx, tmp_path / "x.onnx", Recipe("x", reduce_range=reduced)).path
+        weights = [t for t in onnx.load(path).graph.initializer if t.name.endswith("_quantized")]
+        found = [onnx.numpy_helper.to_array(t).astype(int) for t in weights if len(t.dims) == 2]
+        assert len(found) == 24 and max(np.abs(w).max() for w in found) == most
+
+
+def test_a_quantiser_that_does_nothing_is_refused(mini_onnx: Path, tmp_path: Path, monkeypatch) -> None:
+    target = tmp_path / "out" / "q.onnx"
+    target.parent.mkdir()
+    target.write_text("what was here before")
+
+    def nothing(model: onnx.ModelProto, path: Path, **_: object) -> None:
+        onnx.save(model, path)
+
+    monkeypatch.setattr("onnxruntime.quantization.quantize_dynamic", nothing)
+    with pytest.raises(RuntimeError, match="no MatMul was quantised, all 25 are still float32") as error:
+        quantize.quantize(mini_onnx, target, INT8_INT4)
+    assert "\n" not in str(error.value)
+    assert [file.name for file in target.parent.iterdir()] == ["q.onnx"]
+    assert target.read_text() == "what was here before"
+
+
+def test_weights_the_quantiser_cannot_see_are_refused(mini_onnx: Path, tmp_path: Path) -> None:
+    """Weights behind a Mul are no constants to onnxruntime, which leaves them alone without a word."""
+    model = onnx.load(mini_onnx)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), "one"))
+    constants = {tensor.name for tensor in model.graph.initializer}
+    for node in [n for n in model.graph.node if n.op_type == "MatMul" and n.input[1] in constants]:
+        model.graph.node.insert(0, onnx.helper.make_node("Mul", [node.input[1], "one"], [f"{node.name}_hidden"]))
+        node.input[1] = f"{node.name}_hidden"
+    onnx.save(model, tmp_path / "hidden.onnx")
+    with pytest.raises(RuntimeError, match="no MatMul was quantised"):
+        quantize.quantize(tmp_path / "hidden.onnx", tmp_path / "q.onnx", INT8)
+    assert [file.name for file in tmp_path.iterdir()] == ["hidden.onnx"]
+
+
+def test_a_table_the_quantiser_cannot_see_is_refused(mini_onnx: Path, tmp_path: Path) -> None:
+    model = onnx.load(mini_onnx)
+    gather = next(n for n in model.graph.node if n.op_type == "Gather")
+    model.graph.node.insert(0, onnx.helper.make_node("Identity", [gather.input[0]], ["table"]))
+    gather.input[0] = "table"
+    onnx.save(model, tmp_path / "hidden.onnx")
+    with pytest.raises(RuntimeError, match="0 tables are read with input_ids"):
+        quantize.quantize(tmp_path / "hidden.onnx", tmp_path / "q.onnx", INT4_EMBEDDING)
+    assert [file.name for file in tmp_path.iterdir()] == ["hidden.onnx"]
+
+
+def test_a_size_that_cannot_be_is_refused() -> None:
+    nodes = {"MatMulInteger": 24, "GatherBlockQuantized": 1}
+    with pytest.raises(RuntimeError, match=r"only 1\.10 times smaller, at least 4\.50"):
+        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, nodes, 1.1, 4.5)
+    with pytest.raises(RuntimeError, match="only 3 of 25"):
+        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, {**nodes, "MatMulInteger": 3}, 5, 4.5)
+    with pytest.raises(RuntimeError, match="2 tables"):
+        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, {**nodes, "GatherBlockQuantized": 2}, 5, 4.5)
+
+
+def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
+    out = tmp_path / "q.onnx"
+    (tmp_path / "bad.onnx").write_bytes(b"no model at all")
+    for source, recipe, words in (
+        (tmp_path / "none.onnx", INT8, "no model file"),
+        (tmp_path / "bad.onnx", INT8, "no ONNX file"),
+        (mini_report.path, INT8, "quantised already"),
+        (mini_onnx, Recipe("nothing", int8_linear=False, int4_embedding=False), "quantises nothing"),
+        (mini_onnx, Recipe("odd", block_size=24), "power of two"),
+        (mini_onnx, Recipe("wide", block_size=512), "hidden size 256"),
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            quantize.quantize(source, out, recipe)
+        assert "\n" not in str(error.value) and not out.exists()
+    with pytest.raises(InputError, match="no files"):
+        size_report({})
+    with pytest.raises(InputError, match="no file"):
+        size_report({"x": out})
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=20), min_size=1), st.text(max_size=5))
+def test_metadata_can_be_added_to_a_file_without_reading_it(tmp_path_factory, notes: dict[str, str], name: str) -> None:
+    path = tmp_path_factory.mktemp("note") / "m.onnx"
+    graph = onnx.helper.make_graph([], name, [], [])
+    onnx.save(onnx.helper.make_model(graph), path)
+    quantize._note(path, notes)
+    model = onnx.load(path)
+    assert {p.key: p.value for p in model.metadata_props} == notes and model.graph.name == name

@@ -8,3 +8,7 @@ class InputError(ValueError):
 
     Command lines print the line and exit with 2; nobody should need the traceback.
     """
+
+
+class QuantizationError(InputError, RuntimeError):
+    """A quantiser reported success and did not do what the recipe says; told in one line like any bad input."""

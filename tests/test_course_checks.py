@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.course import checks, results
 from helpers.encode.cpu import available_cores
 
+ROWS = pd.DataFrame({"split": ["test"] * 5 + ["train"] * 2, "cluster": list("aabbcdd")})
 FILES = {
     "fp32": {"mb": 560, "f1_loss": 0.0},
     "int8": {"mb": 430, "f1_loss": 0.002},
@@ -28,6 +30,12 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
             (2.0, "whole number"),
             (True, "whole number"),
         ],
+    ),
+    "start_2": ((ROWS,), 3, [(5, "number of rows"), (4, "test side"), ("3", "whole number")]),
+    "mini_1": (
+        (["on", "on", "off", "on"],),
+        0.75,
+        [(0.5, "not the share"), (75, "between 0 and 1"), ("75 %", "number")],
     ),
     "quantize_1": (
         (FILES, 0.01),

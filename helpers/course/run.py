@@ -337,7 +337,7 @@ def _failure(name: str, error: Exception, running: Path, failed: Path) -> str:
     tags = [t for t in tags if "papermill-error-cell-tag" not in t]
     # papermill adds a cell with the parameters: count as the reader does, in the notebook that is in the repository
     cell -= sum("injected-parameters" in t for t in tags[: error.cell_index])
-    if error.ename == "InputError":
+    if error.ename in {cls.__name__ for cls in (InputError, *InputError.__subclasses__())}:
         told = error.evalue
     else:
         told = _COLOURS.sub("", "\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"

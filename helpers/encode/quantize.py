@@ -23,7 +23,7 @@ import numpy as np
 
 from helpers.encode.cpu import cpu_flags, has_vnni
 from helpers.encode.export import LARGEST, _note
-from helpers.errors import InputError
+from helpers.errors import InputError, QuantizationError
 
 if TYPE_CHECKING:
     import onnx
@@ -129,7 +129,7 @@ def quantize(src: str | Path, dst: str | Path, recipe: Recipe = INT8_INT4) -> Re
     ------
     InputError
         If the source is missing or quantised already, or the recipe asks for nothing or a block size that cannot be.
-    RuntimeError
+    QuantizationError
         If nodes that the recipe names were not quantised, or the file is not as small as it must be. `dst` is then as
         it was before.
     """
@@ -180,7 +180,7 @@ def _embedding(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
         n for n in model.graph.node if n.op_type == "Gather" and n.input[1] == "input_ids" and n.input[0] in tables
     ]
     if len(found) != 1:
-        raise RuntimeError(
+        raise QuantizationError(
             f"{name}: {len(found)} tables are read with input_ids, 1 expected: the graph is not one that export writes"
         )
     return tables[found[0].input[0]]
@@ -264,7 +264,9 @@ def _refuse_no_op(
     elif ratio < least:
         wrong = f"the file is only {ratio:.2f} times smaller, at least {least:.2f} expected"
     if wrong:
-        raise RuntimeError(f"recipe {recipe.name!r} did not work: {wrong}: nothing was written; export the model again")
+        raise QuantizationError(
+            f"recipe {recipe.name!r} did not work: {wrong}: nothing was written; export the model again"
+        )
 
 
 def count_nodes(path: str | Path) -> dict[str, int]:

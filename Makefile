@@ -1,6 +1,6 @@
 # Everything the course does, from a fresh clone, with nothing installed by hand but Python 3.11 to 3.13 and make.
 # Options:  FULL=1   MODEL=jhu-clsp/mmBERT-small   DATA=my.csv   ONLY=01 (or 00,01)   PYTHON=python3.11
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help lab run test slides lint lock clean
@@ -16,7 +16,14 @@ PY := $(BIN)/python
 READY := $(VENV)/.ready
 
 TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
-RUN := $(if $(FULL),--full) $(if $(ONLY),--only "$(ONLY)") $(if $(MODEL),--model "$(MODEL)") $(if $(DATA),--data "$(DATA)")
+
+# The options of a run count only from make's command line: a MODEL that some other tool exported must not change a run
+# unseen. Quoted for the shell, and taken by value, for a $ in a file's name is no make variable.
+typed = $(if $(filter command,$(origin $(1))),$(value $(1)))
+option = $(if $(call typed,$(1)),$(2)='$(subst ','\'',$(call typed,$(1)))')
+NOT_FULL := 0 no No NO false False FALSE off Off OFF
+RUN := $(if $(filter-out $(NOT_FULL),$(call typed,FULL)),--full)
+RUN += $(call option,ONLY,--only) $(call option,MODEL,--model) $(call option,DATA,--data)
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -32,7 +32,7 @@ def test_valid_with_ids_kernel_and_no_outputs(nb: nbformat.NotebookNode) -> None
 def test_first_code_cell_declares_the_parameters(nb: nbformat.NotebookNode, path: Path) -> None:
     first = next(cell for cell in nb.cells if cell.cell_type == "code")
     assert "parameters" in first.metadata.get("tags", [])
-    assert {"FAST", "SEED", "MODEL"} <= run.declared(path)
+    assert {"FAST", "SEED", "MODEL"} <= run.declared(path).keys()
 
 
 def test_opens_with_a_title_and_starts_its_results(nb: nbformat.NotebookNode, path: Path) -> None:

@@ -96,6 +96,15 @@ def test_full_only_and_default_input(own_folder: Path) -> None:
     assert len(judged(own_folder, "a = [1, 2]", {"a": 3}, own=True)) == 1, "speed holds for any input"
 
 
+def test_a_full_run_may_have_a_range_of_its_own(own_folder: Path) -> None:
+    table = "n = {low = 5, high = 100, full = [50, 100]}"
+    assert judged(own_folder, table, {"n": 7}) == []
+    assert judged(own_folder, table, {"n": 7}, fast=False) == ["nb: n = 7 is outside 50 .. 100"]
+    assert judged(own_folder, table, {"n": 50}, fast=False) == []
+    rows = results.load_ranges(ROOT / "tests" / "ranges.toml")["01_quantize_mmbert"]["n_validation"]
+    assert results.judge(49_999, rows, fast=False, own=False) == "out", "the course promises 50,000 rows"
+
+
 def test_a_notebook_that_left_no_file_has_missed_its_figures(own_folder: Path) -> None:
     judged(own_folder, "a = [1, 2]", {"a": 1})
     (own_folder / "results" / "nb.json").unlink()
@@ -126,6 +135,11 @@ def test_a_figure_is_ok_exactly_inside_its_range(value: float, low: float, high:
         "[nb]\na = [1, nan]",
         "[nb]\na = {low = 1, high = 2, hihg = 3}",
         '[nb]\na = ["1", 2]',
+        '[nb]\na = {low = 1, high = 2, full_only = "no"}',
+        "[nb]\na = {low = 1, high = 2, default_input = 1}",
+        "[nb]\na = {low = 1, high = 2, note = 3}",
+        "[nb]\na = {low = 1, high = 2, full = 3}",
+        "[nb]\na = {low = 1, high = 2, full = [3, 2]}",
     ],
 )
 def test_ranges_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
@@ -133,6 +147,14 @@ def test_ranges_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="ranges: ") as error:
         results.load_ranges(tmp_path / "r.toml")
     assert "\n" not in str(error.value)
+
+
+def test_ranges_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    for path, says in ((tmp_path, "cannot be read"), (tmp_path / "latin.toml", "not UTF-8 at byte 2")):
+        with pytest.raises(InputError, match=says) as error:
+            results.load_ranges(path)
+        assert "\n" not in str(error.value)
 
 
 def test_the_courses_ranges_can_be_read_and_name_its_notebooks() -> None:

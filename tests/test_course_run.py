@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import nbformat
 import notebook_factory as factory
 import pytest
 
+from helpers.course import ROOT, machine, report
 from helpers.course import run as runner
 from helpers.course.slides import external_references
 from helpers.errors import InputError
@@ -146,6 +151,11 @@ REFUSALS = {
     "model out of reach": (["--model", "nobody/has-this-model"], "nobody/has-this-model"),
     "folder without model": (["--model", "{here}"], "config.json"),
     "no name=value": (["-p", "EXTRA"], "-p EXTRA: write it as NAME=VALUE"),
+    "home of nobody": (["--data", "~no-such-user/t.csv", "--only", "01"], "DATA ~no-such-user/t.csv: "),
+    "name too long": (["--data", "x" * 5000, "--only", "01"], "File name too long"),
+    "model of nobody": (["--model", "~no-such-user/x"], "~no-such-user/x"),
+    "model too long": (["--model", "x" * 5000], "MODEL="),
+    "one name twice": (["-p", "EXTRA=1", "-p", "EXTRA=2"], "-p EXTRA=2: EXTRA is given already, as 1"),
     "model by -p": (["-p", "MODEL=x"], "use --model"),
     "nothing left": (["--only", "00", "--skip", "00"], "nothing to run"),
 }
@@ -175,6 +185,92 @@ def test_a_notebook_without_parameters_cell_is_refused(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(InputError, match="not a readable notebook"):
         runner.declared(path)
+
+
+def test_a_value_is_read_as_the_notebook_declares_it(tmp_path: Path) -> None:
+    path = factory.write(tmp_path, "00_a", parameters=f"{factory.PARAMETERS}\nTEXT = 'a'\nMADE = len('ab')")
+    other = factory.write(tmp_path, "01_b", parameters=f"{factory.PARAMETERS}\nTEXT = 1")
+    typed = {"TEXT": "12", "SEED": "{[]:1}", "MADE": "(" * 500}
+    passed = runner.assign([path, other], {}, typed, fast=True)
+    assert passed["00_a"] == {"FAST": True, "TEXT": "12", "SEED": "{[]:1}", "MADE": "(" * 500}
+    assert passed["01_b"] == {"FAST": True, "TEXT": 12, "SEED": "{[]:1}"}
+
+
+def test_own_is_said_of_each_notebook_by_itself(tmp_path: Path, go) -> None:
+    factory.write(tmp_path / "nb", "00_a", "results.record('x', 5)", parameters=f"{factory.PARAMETERS}\nEXTRA = 1")
+    factory.write(tmp_path / "nb", "01_b", "results.record('x', 5)")
+    ranges = "".join(f"[{name}]\nx = {{low = 0, high = 1, default_input = true}}\n" for name in ("00_a", "01_b"))
+
+    def own() -> list[bool]:
+        return [json.loads((tmp_path / "build" / "results" / f"{n}.json").read_text())["own"] for n in ("00_a", "01_b")]
+
+    assert go("-p", "EXTRA=2", ranges=ranges) == 1, "01_b never heard of EXTRA: its range holds"
+    assert own() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "but", "expected"),
+    [
+        ({"FAST": False}, {"FAST", "MODEL"}, False),
+        ({"FAST": True, "MODEL": "mini"}, {"FAST", "MODEL"}, False),
+        ({"FAST": True, "MODEL": "a/b"}, {"FAST"}, True),
+        ({"FAST": True, "DATA": "/t.csv"}, {"FAST", "MODEL"}, True),
+        ({"FAST": True, "SEED": 0}, {"FAST", "MODEL"}, False),
+        ({"FAST": True, "MADE": 2}, {"FAST", "MODEL"}, True),
+    ],
+)
+def test_what_differs_from_the_defaults(tmp_path: Path, given: dict, but: set, expected: bool) -> None:
+    path = factory.write(
+        tmp_path, "00_a", parameters=f"{factory.PARAMETERS}\nDATA: str | None = None\nMADE = 1 + len('a')"
+    )
+    assert runner.differs(given, runner.declared(path), but=but) is expected
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, go, capsys: pytest.CaptureFixture) -> None:
+    factory.write(tmp_path / "nb", "00_a")
+    (tmp_path / "build").write_text("a file")
+    assert go() == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert error.splitlines()[-1].startswith(f"{tmp_path / 'build'}") and ": Not a directory" in error
+    assert report.main(["--out", str(tmp_path / "build"), "--ranges", str(tmp_path / "ranges.toml")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_report_says_which_run_each_notebook_is_from(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    old, new = (
+        {"finished": "x", "run": "2026-01-01 10:00:00+0000"},
+        {"finished": "x", "run": "2026-01-02 10:00:00+0000"},
+    )
+    for name, more in {"00_a": old, "01_b": {}, "02_c": new}.items():
+        content = {"metrics": {"x": 1 if name == "02_c" else 5}, "exercises": {"e": "right" if more else "not tried"}}
+        content |= {"machine": machine.describe(), "seconds": 1, "peak_mb": 1, "fast": True, **more}
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(content))
+    ranges = tmp_path / "ranges.toml"
+    ranges.write_text("".join(f"[{name}]\nx = [0, 1]\n" for name in ("00_a", "01_b", "02_c")))
+    text = report.build(tmp_path, ranges).read_text()
+    assert 'Notebooks of the last run: <strong class="good">Every figure' in text
+    assert 'Notebooks of an earlier run: <strong class="bad">1 of the figures' in text
+    assert "00_a: x = 5 is outside 0 .. 1" in text and "01_b: " not in text
+    assert "From an interactive or stopped session, shown below and not judged:\n01_b." in text
+    assert text.count("OUT OF RANGE") == 1 and text.count("not judged<") == 1
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make on this machine")
+def test_make_takes_options_from_its_command_line_only() -> None:
+    def options(*arguments: str, **exported: str) -> list[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))} | exported
+        command = ["make", "-n", "run", *arguments]
+        made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in made.splitlines() if "-m helpers.course.run" in line]
+        return shlex.split(line)[3:]
+
+    assert options(MODEL="a/b", DATA="t.csv", ONLY="01", FULL="1") == []
+    assert options("MODEL=a/b", "ONLY=00,01", "FULL=1") == ["--full", "--only=00,01", "--model=a/b"]
+    assert options("DATA=it's my $file (1).csv", MODEL="a/b") == ["--data=it's my $file (1).csv"]
+    for word in ("0", "no", "false", "off", "False", ""):
+        assert options(f"FULL={word}") == []
 
 
 def test_order_and_choice(tmp_path: Path) -> None:

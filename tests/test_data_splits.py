@@ -36,7 +36,19 @@ def test_shares_are_as_asked(clusters, seed):
     frame = pd.DataFrame({"label": "x", "cluster": range(clusters)})
     got = data.assign(frame, seed=seed).value_counts()
     for name, share in data.FRACTIONS.items():
-        assert abs(got.get(name, 0) - share * clusters) <= 1
+        assert abs(got.get(name, 0) - share * clusters) <= (1 if clusters > 6 else 2)
+
+
+@given(st.integers(4, 60), st.integers(0, 50))
+def test_a_label_with_a_cluster_for_each_split_is_in_every_split(clusters, seed):
+    frame = pd.DataFrame({"label": "x", "cluster": range(clusters)})
+    assert set(data.assign(frame, seed=seed)) == set(data.FRACTIONS)
+
+
+def test_a_label_with_few_clusters_is_trained_on_first():
+    for clusters in (1, 2, 3):
+        frame = pd.DataFrame({"label": "x", "cluster": range(clusters)})
+        assert "train" in set(data.assign(frame, seed=clusters))
 
 
 def test_shares_that_do_not_add_up_are_refused():

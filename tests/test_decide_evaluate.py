@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from helpers.decide.evaluate import clustered_mean, macro_f1, paired_f1_difference, wilson
+from helpers.decide import evaluate
+from helpers.decide.evaluate import _counts, _f1, clustered_mean, macro_f1, paired_f1_difference, wilson
 from helpers.decide.probe import fit_probe
 from helpers.errors import InputError
 
@@ -61,6 +65,28 @@ def test_clusters_are_checked() -> None:
         paired_f1_difference(y, a, b, groups, n_boot=0)
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), np.datetime64("NaT"), pd.NA])
+def test_rows_without_a_cluster_are_refused(missing: object) -> None:
+    y, a, b, groups = data(0)
+    for names in ([f"block {g}" for g in groups], groups.tolist()):
+        names[4] = missing
+        for clusters in (names, pd.Series(names, dtype=object)):
+            with pytest.raises(InputError, match="row 4 has no cluster"):
+                clustered_mean(y, clusters)
+            with pytest.raises(InputError, match="row 4 has no cluster"):
+                paired_f1_difference(y, a, b, clusters, n_boot=10)
+
+
+def test_interval_of_shares_has_a_width_and_stays_inside() -> None:
+    groups = np.repeat(np.arange(40), 5)
+    assert clustered_mean(np.ones(200), groups) == (1, *wilson(40, 40))  # 40 clusters, not 200 rows
+    assert clustered_mean(np.zeros(200, dtype=bool), groups) == (0, *wilson(0, 40))
+    almost = clustered_mean(np.arange(200) != 7, groups)
+    assert almost.estimate == pytest.approx(0.995) and 0.98 < almost.low < almost.high == 1
+    assert clustered_mean(np.arange(200) == 7, groups).low == 0
+    assert clustered_mean((np.arange(200) != 7) * 1.5, groups).high > 1.5  # no share: not cut off
+
+
 @given(st.integers(0, 1000))
 def test_difference_is_sklearns(seed: int) -> None:
     y, a, b, groups = data(seed, clusters=31)
@@ -72,14 +98,24 @@ def test_difference_is_sklearns(seed: int) -> None:
 
 def test_draws_are_those_of_resampled_rows() -> None:
     """The weighted counts give what scoring the repeated rows gives."""
-    from helpers.decide.evaluate import _f1
-
     y, a, _, groups = data(3, clusters=10, per=4, classes=3)
     draw = np.random.default_rng(1).multinomial(10, np.full(10, 0.1))
     rows = np.concatenate([np.repeat(np.flatnonzero(groups == g), n) for g, n in enumerate(draw)])
     classes, truth = np.unique(y, return_inverse=True)
-    got = _f1(draw[None].astype(float), groups, 10, classes, truth, a)[0]
+    got = _f1(draw[None].astype(float), *_counts(groups, 10, classes, truth, a))[0]
     assert got == pytest.approx(f1_score(y[rows], a[rows], labels=np.unique(y[rows]), average="macro"))
+
+
+def test_chunks_change_memory_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, a, b, groups = data(5, clusters=20_000, per=1)
+    tracemalloc.start()
+    found = paired_f1_difference(y, a, b, groups, n_boot=300, seed=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 * 20_000 * 8  # less than all draws once
+    for chunk in (7, 300):
+        monkeypatch.setattr(evaluate, "_CHUNK", chunk)
+        assert paired_f1_difference(y, a, b, groups, n_boot=300, seed=2) == found
 
 
 def test_interval_covers_and_is_repeatable() -> None:

@@ -136,6 +136,22 @@ def test_a_finished_run_is_not_run_again(tokenizer, task, tmp_path):
     assert len(train(again, *task, SCHEDULE, tmp_path)) == SCHEDULE.steps
 
 
+def test_another_run_does_not_go_on_from_it(tokenizer, task, tmp_path):
+    (source,), targets = task
+    train(tiny(tokenizer), [source], targets, SCHEDULE, tmp_path)
+    for other in ([replace(source, ids=source.ids[::-1])], targets), ([source], -targets):
+        runs = []
+        again = tiny(tokenizer)
+        again.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
+        train(again, *other, SCHEDULE, tmp_path)
+        assert len(runs) == SCHEDULE.steps
+    runs = []
+    again = tiny(tokenizer)
+    again.register_forward_pre_hook(lambda *_: runs.append(1))
+    train(again, [source], targets, SCHEDULE, tmp_path, resume=False)
+    assert len(runs) == SCHEDULE.steps
+
+
 def test_the_student_starts_from_the_teachers_table(tokenizer):
     pieces = np.random.default_rng(0).normal(size=(len(piece_texts(tokenizer)), 300)).astype(np.float32)
     pieces[10] = pieces[11]

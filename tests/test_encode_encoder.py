@@ -133,6 +133,26 @@ def test_measure_load_sees_the_smaller_file(mini_onnx: Path, mini_report) -> Non
     assert all(0 < one["ms"] < 10_000 and one["load_seconds"] > 0 for one in (large, small))
 
 
+def test_measure_load_counts_no_imports_for_torch() -> None:
+    code = """if True:
+        import json, sys
+        from helpers.encode import encoder, load
+        usual = load.random_model
+
+        def watched(config):
+            before = set(sys.modules)
+            model = usual(config)
+            print(json.dumps([name for name in sys.modules if name not in before and "modernbert" in name]))
+            return model
+
+        load.random_model = watched
+        load._SIZES["tiny"] = {"hidden_size": 16, "num_attention_heads": 1}
+        print(json.dumps(encoder.measure_load("torch:tiny", n_tokens=8)))"""
+    late, found = map(json.loads, fresh(code).splitlines())
+    assert late == []
+    assert 10 < found["rss_mb"] < 150 and 0 < found["load_seconds"] < 5  # 21 MB; the imports are several times that
+
+
 def test_serving_needs_neither_torch_nor_transformers(mini_report) -> None:
     code = """if True:
         import sys

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
 
+from helpers.encode.encoder import session
 from helpers.encode.export import export, parity
 from helpers.encode.quantize import count_nodes, metadata
 from helpers.errors import InputError
@@ -55,6 +57,20 @@ def test_parity_notices_nan(mini_torch, mini_onnx: Path) -> None:
     torch.nn.init.constant_(broken.model.final_norm.weight, float("nan"))
     with pytest.raises(RuntimeError, match="nan apart"):
         parity(broken, mini_onnx, lengths=(5,), batches=(1,))
+
+
+def test_parity_notices_nan_that_finite_numbers_follow(mini_torch, mini_onnx: Path, monkeypatch) -> None:
+    class OnceNan:
+        def __init__(self, path: Path) -> None:
+            self.session = session(path)
+
+        def run(self, outputs: None, feed: dict) -> list:
+            found = self.session.run(outputs, feed)
+            return [found[0] * np.nan] if feed["input_ids"].shape == (1, 9) else found
+
+    monkeypatch.setattr("helpers.encode.export.session", OnceNan)
+    with pytest.raises(RuntimeError, match=r"nan apart.* length 9, batch 1"):
+        parity(mini_torch[0], mini_onnx, lengths=(5, 9, 12), batches=(1, 2))
 
 
 def test_graph_has_native_operators_and_two_free_inputs(mini_onnx: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from helpers.encode.load import MINI, PINNED, ModelSource, configuration, load_torch, random_model, resolve
 from helpers.errors import InputError
@@ -70,6 +71,35 @@ def test_unknown_model_lists_what_is_possible(name: str) -> None:
     assert all(word in one_line(error) for word in (repr(name), "mmbert-mini", "folder", "owner/name"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".", "./x", "../x", "/no/such", "~/no-such-folder", "~nouser/x", "x/../y", "a--b/c", "\\\\host\\x", "own/x@../y"],
+)
+def test_what_looks_like_a_path_is_no_hub_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no such folder|has no config") as error:
+        resolve(name)
+    assert ("has no config" in one_line(error)) == (name == ".")
+
+
+def test_existing_folders_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a--b").symlink_to(MINI)
+    monkeypatch.chdir(tmp_path)
+    assert resolve("a--b").kind == resolve("./a--b").kind == "folder"
+    assert resolve("owner/name@fix--x").revision == "fix--x"
+
+
+def test_names_that_are_too_long_or_that_the_hub_forbids(cache: Path) -> None:
+    for name in ("x" * 5000, "own/" + "x" * 5000 + " ", "~" + "x" * 5000, "/" + "x" * 5000):
+        with pytest.raises(InputError) as error:
+            resolve(name)
+        assert len(one_line(error)) < 400
+    for name in ("own/" + "x" * 97, "own/" + "x" * 5000, "-own/name", "own/name.git"):
+        with pytest.raises(InputError, match="model ") as error:
+            load_torch(name)
+        one_line(error)
+
+
 def test_unknown_model_suggests_the_owner() -> None:
     with pytest.raises(InputError, match=r"Did you mean jhu-clsp/mmBERT-small\?"):
         resolve("mmbert-small")
@@ -106,6 +136,17 @@ def test_damaged_weights(tmp_path: Path) -> None:
     weights = copy_mini(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match="cannot be loaded") as error:
+        load_torch(str(tmp_path))
+    one_line(error)
+
+
+def test_tokenizer_with_more_tokens_than_the_table_has_rows(mini_torch, tmp_path: Path) -> None:
+    copy_mini(tmp_path)
+    rows = mini_torch[0].config.vocab_size
+    tokenizer = AutoTokenizer.from_pretrained(MINI)
+    tokenizer.add_tokens(["<one more>"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"ids up to {rows}.* {rows} rows") as error:
         load_torch(str(tmp_path))
     one_line(error)
 

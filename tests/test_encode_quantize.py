@@ -10,10 +10,12 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import ModernBertConfig
 
 from helpers.encode import cpu, quantize
-from helpers.encode.encoder import OnnxEncoder
-from helpers.encode.load import MINI
+from helpers.encode.encoder import OnnxEncoder, session
+from helpers.encode.export import _export_optimum
+from helpers.encode.load import MINI, random_model
 from helpers.encode.quantize import INT4_EMBEDDING, INT8, INT8_INT4, Recipe, count_nodes, metadata, size_report
 from helpers.errors import InputError
 
@@ -117,14 +119,38 @@ def test_a_table_the_quantiser_cannot_see_is_refused(mini_onnx: Path, tmp_path: 
     assert [file.name for file in tmp_path.iterdir()] == ["hidden.onnx"]
 
 
+@pytest.mark.parametrize("recipe", [INT8, INT8_INT4], ids=lambda recipe: recipe.name)
+def test_a_graph_of_optimum_can_be_quantised(optimum_onnx: Path, tmp_path: Path, recipe: Recipe) -> None:
+    """It writes attention out: two MatMul a layer, and those of the rotary angles, have no weights to quantise."""
+    assert count_nodes(optimum_onnx)["MatMul"] == 20
+    report = quantize.quantize(optimum_onnx, tmp_path / "q.onnx", recipe)
+    assert (report.nodes["MatMulInteger"], report.nodes["MatMul"]) == (12, 8)
+    feed = {"input_ids": np.full((1, 5), 7), "attention_mask": np.ones((1, 5), dtype=np.int64)}
+    a, b = (session(path).run(None, feed)[0].ravel() for path in (optimum_onnx, report.path))
+    assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.98
+
+
+@pytest.fixture(scope="module")
+def optimum_onnx(tmp_path_factory) -> Path:
+    """Three layers of ModernBERT as optimum, the fallback, exports them."""
+    config = ModernBertConfig(
+        vocab_size=2000, hidden_size=128, intermediate_size=192, num_hidden_layers=3, num_attention_heads=2,
+        pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=1, sep_token_id=1, reference_compile=False,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("optimum") / "fp32.onnx"
+    _export_optimum(random_model(config), path)
+    return path
+
+
 def test_a_size_that_cannot_be_is_refused() -> None:
     nodes = {"MatMulInteger": 24, "GatherBlockQuantized": 1}
     with pytest.raises(RuntimeError, match=r"only 1\.10 times smaller, at least 4\.50"):
-        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, nodes, 1.1, 4.5)
-    with pytest.raises(RuntimeError, match="only 3 of 25"):
-        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, {**nodes, "MatMulInteger": 3}, 5, 4.5)
+        quantize._refuse_no_op(INT8_INT4, 24, nodes, 1.1, 4.5)
+    with pytest.raises(RuntimeError, match="only 22 of 24"):
+        quantize._refuse_no_op(INT8_INT4, 24, {**nodes, "MatMulInteger": 22}, 5, 4.5)
     with pytest.raises(RuntimeError, match="2 tables"):
-        quantize._refuse_no_op(INT8_INT4, {"MatMul": 25}, {**nodes, "GatherBlockQuantized": 2}, 5, 4.5)
+        quantize._refuse_no_op(INT8_INT4, 24, {**nodes, "GatherBlockQuantized": 2}, 5, 4.5)
 
 
 def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from helpers.course import ROOT, machine, write_whole
 from helpers.errors import InputError
 
-_RANGE_KEYS = {"low", "high", "full_only", "default_input", "note"}
+_RANGE_KEYS = {"low", "high", "full", "full_only", "default_input", "note"}
 _now: dict[str, object] = {}  # the notebook being run in this process, empty before start()
 _began = time.perf_counter()
 
@@ -102,20 +102,25 @@ def read(results_dir: Path) -> dict[str, dict]:
 
 
 def load_ranges(path: Path) -> dict[str, dict[str, dict]]:
-    """Read ranges.toml: notebook -> figure -> {low, high, full_only, default_input, note}.
+    """Read ranges.toml: notebook -> figure -> {low, high, full, full_only, default_input, note}.
 
-    An entry is `name = [low, high]` or a table. full_only: measured only without FAST. default_input: the range
-    holds only for the course's own model and data, so another MODEL or DATA may leave it.
+    An entry is `name = [low, high]` or a table. full: [low, high] that replaces the range without FAST. full_only:
+    measured only without FAST. default_input: the range holds only for the course's own model and data, so another
+    MODEL or DATA may leave it.
 
     Raises
     ------
     InputError
-        If the file is missing, is no TOML, or has an entry that is no range.
+        If the file is missing or cannot be read, is no TOML, or has an entry that is no range.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"ranges: {path} does not exist: give the path of ranges.toml") from None
+    except OSError as error:
+        raise InputError(f"ranges: {path} cannot be read ({error.strerror}): give the path of ranges.toml") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"ranges: {path.name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"ranges: {path.name} is not valid TOML ({error}): correct that line") from None
     ranges: dict[str, dict[str, dict]] = {}
@@ -124,6 +129,12 @@ def load_ranges(path: Path) -> dict[str, dict[str, dict]]:
             raise InputError(f"ranges: {path.name} has {notebook!r} outside a table: put it under [notebook]")
         ranges[notebook] = {name: _range(f"[{notebook}] {name}", entry) for name, entry in entries.items()}
     return ranges
+
+
+def limits(entry: Mapping, *, fast: bool) -> tuple[float, float]:
+    """The range that holds in this mode."""
+    low, high = entry["low"], entry["high"]
+    return (low, high) if fast or entry["full"] is None else tuple(entry["full"])
 
 
 def judge(value: float | None, entry: Mapping | None, *, fast: bool, own: bool) -> str:
@@ -137,7 +148,8 @@ def judge(value: float | None, entry: Mapping | None, *, fast: bool, own: bool) 
         if entry["full_only"] and fast:
             return "only in full"
         return "other input" if own and entry["default_input"] else "missing"
-    if entry["low"] <= value <= entry["high"]:
+    low, high = limits(entry, fast=fast)
+    if low <= value <= high:
         return "ok"
     return "other input" if own and entry["default_input"] else "out"
 
@@ -159,8 +171,8 @@ def check(results_dir: Path, ranges_path: Path, notebooks: Iterable[str] | None 
             value, entry = metrics.get(name), entries.get(name)
             verdict = judge(value, entry, fast=fast, own=own)
             if verdict == "out":
-                note = f" ({entry['note']})" if entry["note"] else ""
-                problems.append(f"{notebook}: {name} = {value:.6g} is outside {entry['low']} .. {entry['high']}{note}")
+                (low, high), note = limits(entry, fast=fast), f" ({entry['note']})" if entry["note"] else ""
+                problems.append(f"{notebook}: {name} = {value:.6g} is outside {low} .. {high}{note}")
             elif verdict == "missing":
                 problems.append(f"{notebook}: {name} was not recorded, but {ranges_path.name} has a range for it")
             elif verdict == "no range":
@@ -206,7 +218,18 @@ def _range(where: str, entry: object) -> dict:
         entry = {"low": entry[0], "high": entry[1]}
     if not isinstance(entry, dict) or not {"low", "high"} <= entry.keys() <= _RANGE_KEYS:
         raise InputError(f"ranges: {where} is no range: write [low, high] or a table of {sorted(_RANGE_KEYS)}")
-    low, high = entry["low"], entry["high"]
-    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in (low, high)) or not low <= high:
-        raise InputError(f"ranges: {where} goes from {low!r} to {high!r}: low must be a number and not above high")
-    return {"full_only": False, "default_input": False, "note": "", **entry}
+    entry = {"full": None, "full_only": False, "default_input": False, "note": "", **entry}
+    full = entry["full"]
+    if full is not None and not (isinstance(full, list) and len(full) == 2):
+        raise InputError(f"ranges: {where} has full = {full!r}: write [low, high]")
+    for low, high in [(entry["low"], entry["high"]), *([full] if full else [])]:
+        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in (low, high)) or not low <= high:
+            raise InputError(f"ranges: {where} goes from {low!r} to {high!r}: low must be a number and not above high")
+    for key, kind, name in (
+        ("full_only", bool, "true or false"),
+        ("default_input", bool, "true or false"),
+        ("note", str, "a text"),
+    ):
+        if not isinstance(entry[key], kind):
+            raise InputError(f"ranges: {where} has {key} = {entry[key]!r}: write {name}")
+    return entry

@@ -14,14 +14,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import nbformat
 import psutil
 from tqdm import tqdm
 
-from helpers.course import ROOT, report, results, write_whole
+from helpers.course import ROOT, os_error_line, report, results, write_whole
 from helpers.errors import InputError
 
 # A1 makes the embedded model: it downloads about 150 MB, and its result is committed already.
@@ -32,6 +32,7 @@ _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of sets must not differ from run to run
     "COURSE_STRICT": "1",  # a solution that fails its own check stops the run
 }
+_NO_LITERAL = object()  # a default that is computed: equal to nothing that can be given
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             full=options.full,
             model=options.model,
             data=options.data,
-            parameters=dict(_assignment(text) for text in options.p),
+            parameters=_assignments(options.p),
             notebooks_dir=options.notebooks,
             out_dir=options.out,
             ranges_path=options.ranges,
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NotebookFailed as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(os_error_line(error, options.out), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; what was finished is kept", file=sys.stderr)
         return 130
@@ -89,7 +93,7 @@ def run(
     full: bool = False,
     model: str | None = None,
     data: str | None = None,
-    parameters: Mapping[str, object] | None = None,
+    parameters: Mapping[str, str] | None = None,
     notebooks_dir: Path = ROOT / "notebooks",
     out_dir: Path = ROOT / "build",
     ranges_path: Path = ROOT / "tests" / "ranges.toml",
@@ -107,7 +111,7 @@ def run(
     full
         FAST = False.
     model, data, parameters
-        MODEL, DATA and further parameters; each goes to the notebooks that declare it.
+        MODEL, DATA and further parameters, all as typed; each goes to the notebooks that declare it.
 
     Raises
     ------
@@ -115,25 +119,28 @@ def run(
         Unknown notebook or parameter, a notebook without parameters cell, a MODEL or DATA that cannot be used.
     NotebookFailed
         A cell raised, or the kernel died. The notebook so far is in out_dir/executed/<name>.failed.ipynb.
+    OSError
+        out_dir cannot be written.
     """
     notebooks = select(find(notebooks_dir), only=only, skip=skip, everything=everything or full)
     given = {name: value for name, value in (("MODEL", model), ("DATA", data)) if value is not None}
-    assign(notebooks, {**(parameters or {}), **given}, fast=not full)  # refuses what costs nothing to refuse
-    wanted, own = dict(parameters or {}), bool(parameters) or data is not None
+    assign(notebooks, given, parameters, fast=not full)  # refuses what costs nothing to refuse
+    embedded = True
     if model is not None:
-        wanted["MODEL"], another = _checked_model(model)
-        own = own or another
+        given["MODEL"], embedded = _checked_model(model)
     if data is not None:
-        wanted["DATA"] = _checked_data(data)
-    passed = assign(notebooks, wanted, fast=not full)
+        given["DATA"] = _checked_data(data)
+    passed = assign(notebooks, given, parameters, fast=not full)
+    usual = {"FAST", "MODEL"} if embedded else {"FAST"}  # the embedded model has two names, and is nobody's own
+    own = {n.stem: differs(passed[n.stem], declared(n), but=usual) for n in notebooks}
     results.load_ranges(ranges_path)  # a mistake in there should not wait for the last notebook
 
-    out_dir = out_dir.resolve()
+    out_dir, started = out_dir.resolve(), time.strftime("%Y-%m-%d %H:%M:%S%z")
     (out_dir / "report.html").unlink(missing_ok=True)  # an old report must not speak for a run that fails
     with tqdm(notebooks, unit="notebook", desc="course") as bar:
         for notebook in bar:
             bar.set_postfix_str(notebook.stem)
-            content = execute(notebook, passed[notebook.stem], out_dir, own=own)
+            content = execute(notebook, passed[notebook.stem], out_dir, own=own[notebook.stem], run=started)
             bar.write(f"{notebook.stem}: {content['seconds']:.0f} s, {content['peak_mb']:.0f} MB", file=sys.stdout)
     problems = results.check(out_dir / "results", ranges_path, [notebook.stem for notebook in notebooks])
     report.build(out_dir, ranges_path)
@@ -174,8 +181,8 @@ def select(
     return [n for n in notebooks if n in chosen]
 
 
-def declared(notebook: Path) -> set[str]:
-    """Names that the cell tagged `parameters` assigns.
+def declared(notebook: Path) -> dict[str, object]:
+    """What the cell tagged `parameters` assigns: name -> default, `_NO_LITERAL` for a default that is computed.
 
     Raises InputError if the file is no notebook, or has no such cell (papermill would only warn and change nothing).
     """
@@ -192,37 +199,63 @@ def declared(notebook: Path) -> set[str]:
         statements = ast.parse(cell.source).body
     except SyntaxError as error:
         raise InputError(f"{notebook.name}: line {error.lineno} of the parameters cell is not Python: fix it") from None
-    names: set[str] = set()
+    defaults: dict[str, object] = {}
     for statement in statements:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return names
+            value = _literal(statement.value, _NO_LITERAL) if statement.value else _NO_LITERAL
+            defaults.update({target.id: value for target in targets if isinstance(target, ast.Name)})
+    return defaults
 
 
-def assign(notebooks: Sequence[Path], wanted: Mapping[str, object], *, fast: bool) -> dict[str, dict[str, object]]:
+def assign(
+    notebooks: Sequence[Path], values: Mapping[str, object], typed: Mapping[str, str] | None = None, *, fast: bool
+) -> dict[str, dict[str, object]]:
     """Which notebook gets which parameters: FAST all of them, the others those that declare them.
 
-    Raises InputError for a parameter that no selected notebook declares, and for a notebook without FAST.
+    Parameters
+    ----------
+    values
+        Parameters as the notebooks get them.
+    typed
+        Parameters as they were typed: the text itself where a notebook's default is a text (SENTENCE=12 is a
+        sentence), else the Python literal that it can be read as, else the text.
+
+    Raises
+    ------
+    InputError
+        For a parameter that no selected notebook declares, and for a notebook without FAST.
     """
-    names = {notebook.stem: declared(notebook) for notebook in notebooks}
-    known = set().union(*names.values())
-    for name in wanted:
+    defaults, typed = {notebook.stem: declared(notebook) for notebook in notebooks}, typed or {}
+    known = set().union(*defaults.values())
+    for name in [*typed, *values]:
         if name not in known:
             raise InputError(f"{name}: no selected notebook has this parameter; they have {', '.join(sorted(known))}")
-    for stem, declares in names.items():
+    passed = {}
+    for stem, declares in defaults.items():
         if "FAST" not in declares:
             raise InputError(f"{stem}: its parameters cell does not set FAST: add FAST = True")
-    return {
-        stem: {"FAST": fast, **{name: value for name, value in wanted.items() if name in declares}}
-        for stem, declares in names.items()
-    }
+        read = {
+            name: text if isinstance(declares[name], str) else _literal(text, text)
+            for name, text in typed.items()
+            if name in declares
+        }
+        passed[stem] = {"FAST": fast, **read, **{name: v for name, v in values.items() if name in declares}}
+    return passed
 
 
-def execute(notebook: Path, parameters: Mapping[str, object], out_dir: Path, *, own: bool = False) -> dict:
+def differs(parameters: Mapping[str, object], defaults: Mapping[str, object], *, but: Collection[str]) -> bool:
+    """Whether a notebook gets any parameter, `but` apart, with another value than its own cell gives it."""
+    return any(value != defaults[name] for name, value in parameters.items() if name not in but)
+
+
+def execute(
+    notebook: Path, parameters: Mapping[str, object], out_dir: Path, *, own: bool = False, run: str = ""
+) -> dict:
     """Execute one notebook; returns the content of its results file. Raises NotebookFailed.
 
     own: it runs on another MODEL, DATA or parameter than its defaults, where some ranges do not hold.
+    run: when the run that it belongs to began; the report tells by it which notebooks were run together.
     Writes out_dir/executed/<name>.ipynb, out_dir/html/<name>.html and out_dir/results/<name>.json.
     """
     import papermill
@@ -276,6 +309,7 @@ def execute(notebook: Path, parameters: Mapping[str, object], out_dir: Path, *, 
         peak_mb=memory.peak_mb,
         fast=bool(parameters["FAST"]),
         own=own,
+        run=run,
         finished=time.strftime("%Y-%m-%d %H:%M:%S%z"),
     )
     nb = nbformat.read(done, as_version=4)
@@ -402,22 +436,32 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _assignment(text: str) -> tuple[str, object]:
-    """NAME=VALUE from the command line; the value is a Python literal if it can be read as one, else text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InputError(f"-p {text}: write it as NAME=VALUE")
-    if name in ("FAST", "MODEL", "DATA"):
-        instead = {"FAST": "--full", "MODEL": "--model", "DATA": "--data"}[name]
-        raise InputError(f"-p {text}: use {instead}")
+def _assignments(texts: Sequence[str]) -> dict[str, str]:
+    """Every NAME=VALUE from the command line, as name -> text; one name twice is a mistake, not an order."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"-p {text}: write it as NAME=VALUE")
+        if name in ("FAST", "MODEL", "DATA"):
+            instead = {"FAST": "--full", "MODEL": "--model", "DATA": "--data"}[name]
+            raise InputError(f"-p {text}: use {instead}")
+        if name in found:
+            raise InputError(f"-p {text}: {name} is given already, as {found[name]}: give it once")
+        found[name] = value
+    return found
+
+
+def _literal(source: str | ast.expr, otherwise: object) -> object:
+    """The value of a Python literal, or `otherwise`. Not all that parses has a value: {[]: 1} has none."""
     try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+        return ast.literal_eval(source)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return otherwise
 
 
 def _checked_model(model: str) -> tuple[str, bool]:
-    """MODEL as the notebooks get it, and whether it is another than the embedded one.
+    """MODEL as the notebooks get it, and whether it is the embedded one.
 
     Raises InputError if it is not to be had. The hub may be out of reach and a folder's weights may be broken, so the
     model is loaded once, here, before minutes of notebooks depend on it; a hub model is in the cache from then on.
@@ -426,21 +470,28 @@ def _checked_model(model: str) -> tuple[str, bool]:
 
     source = resolve(model)
     if source.kind == "mini":
-        return model, False
+        return model, True
     load_torch(source)
     # notebooks run in their own folder, so a relative folder would point elsewhere there
-    return str(Path(source.path_or_repo).resolve()) if source.kind == "folder" else model, True
+    return str(Path(source.path_or_repo).resolve()) if source.kind == "folder" else model, False
 
 
 def _checked_data(data: str) -> str:
     """DATA as an absolute path; raises InputError if the file is missing or not usable."""
-    path = Path(data).expanduser()
-    if not path.is_file():
-        raise InputError(f"DATA {data}: no such file: give the path of a CSV or parquet file with text,label")
     from helpers.data import own
 
+    advice = "give the path of a CSV or parquet file with text,label"
+    try:
+        path = Path(data).expanduser().resolve()
+        there = path.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long, the home of a user who does not exist
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        shown = data if len(data) <= 80 else f"{data[:80]}..."
+        raise InputError(f"DATA {shown}: {reason}: {advice}") from None
+    if not there:
+        raise InputError(f"DATA {data}: no such file: {advice}")
     own(path)
-    return str(path.resolve())
+    return str(path)
 
 
 if __name__ == "__main__":

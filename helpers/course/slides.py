@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 
-from helpers.course import ROOT, write_whole
+from helpers.course import ROOT, os_error_line, write_whole
 from helpers.errors import InputError
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -197,6 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         decks = build(options.notebooks, options.out)
     except InputError as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(os_error_line(error, options.out), file=sys.stderr)
         return 2
     print(f"{len(decks)} decks: {options.out / 'slides' / 'index.html'}")
     return 0

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import os
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "data"
+KEPT = 6  # frames of one kind: with other arguments, or of earlier code
 SOURCES = ("home-assistant-intents", "licensedcode-data", "hassil", "pandas")
 
 
@@ -30,13 +32,28 @@ def cached(make: Callable[..., pd.DataFrame]) -> Callable[..., pd.DataFrame]:
             with contextlib.suppress(OSError, ValueError):  # a broken file is made again
                 return pd.read_parquet(path)
         frame = make(*args, **kwargs)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        frame.to_parquet(part, index=False)
-        part.replace(path)
+        try:
+            _keep(frame, path)
+        except OSError as error:
+            warnings.warn(f"{path.name} is not kept: {error.strerror or error}", stacklevel=2)
         return frame
 
     return wrapper
+
+
+def _keep(frame: pd.DataFrame, path: Path) -> None:
+    """Write the file whole, and drop what earlier code made of it long ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        frame.to_parquet(part, index=False)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    name = path.name.rpartition("-")[0]
+    kept = sorted(path.parent.glob(f"{name}-*.parquet"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for old in kept[KEPT:]:
+        old.unlink(missing_ok=True)
 
 
 def _fingerprint(call: str) -> str:

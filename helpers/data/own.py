@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from helpers.data.splits import FRACTIONS, assign, drop_repeated, normalise
 from helpers.errors import InputError
 
+SOME = 8  # clusters of one class: each side then gets one, and two classes make two
 COLUMNS = "text, label, and if you have them cluster and language"
 
 
@@ -37,10 +39,15 @@ def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
     if frame.empty:
         raise InputError(f"{path.name}: no rows below the header")
     for column in [c for c in ("text", "label", "cluster", "language") if c in frame.columns]:
+        if (
+            strange := frame[column].map(lambda cell: isinstance(cell, (list, tuple, dict, set, bytes, np.ndarray)))
+        ).any():
+            kind = type(frame[column][strange].iloc[0]).__name__
+            raise InputError(f"{path.name}: column '{column}' holds {kind}, not text; write one text in each cell")
         frame[column] = frame[column].astype("string").str.strip()
         empty = frame[column].isna() | (frame[column] == "")
         if empty.any():
-            where = empty.to_numpy().nonzero()[0]
+            where = frame.index[empty]
             more = f" (and {len(where) - 1} more)" if len(where) > 1 else ""
             raise InputError(
                 f"{path.name}: column '{column}' is empty in row {where[0] + 2}{more}; fill it or drop the row"
@@ -57,10 +64,11 @@ def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
         )
     if kept.label.nunique() < 2:
         raise InputError(
-            f"{path.name}: column 'label' has one class ('{frame.label.iloc[0]}') after repeated texts are dropped; "
+            f"{path.name}: column 'label' has one class ('{kept.label.iloc[0]}') after repeated texts are dropped; "
             "a decision needs at least two"
         )
     kept["split"] = assign(kept, FRACTIONS, seed)
+    _check_sides(path, kept)
     kept.attrs["dropped"] = len(frame) - len(kept)
     return kept
 
@@ -82,5 +90,27 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _csv(path: Path) -> pd.DataFrame:
     """Every cell as text; read without a header first, for pandas renames a column that stands twice."""
-    rows = pd.read_csv(path, dtype=str, header=None, keep_default_na=False, na_values=[""], encoding="utf-8-sig")
-    return rows.iloc[1:].set_axis(rows.iloc[0].astype(str).str.strip(), axis=1).reset_index(drop=True)
+    rows = pd.read_csv(
+        path,
+        dtype=str,
+        header=None,
+        keep_default_na=False,
+        na_values=[""],
+        encoding="utf-8-sig",
+        skip_blank_lines=False,
+    )
+    rows = rows.dropna(how="all")  # blank lines; the index still counts them, so a row keeps the spreadsheet's number
+    rows.index -= rows.index[0] if len(rows) else 0
+    return rows.iloc[1:].set_axis(rows.iloc[0].astype(str).str.strip(), axis=1).rename(index=lambda row: row - 1)
+
+
+def _check_sides(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse what is too small to train on, calibrate, and test with an interval."""
+    clusters = frame.groupby("split").cluster.nunique().reindex(list(FRACTIONS), fill_value=0)
+    classes = frame.label[frame.split == "train"].nunique()
+    if clusters.min() < 2 or classes < 2:
+        sides = ", ".join(f"{side} {n}" for side, n in clusters.items())
+        raise InputError(
+            f"{path.name}: too few texts to split: {frame.cluster.nunique()} clusters give {sides}, with {classes} "
+            f"classes to train on; a side needs 2 clusters, training 2 classes: {SOME} distinct texts a class will do"
+        )

@@ -19,7 +19,9 @@ def normalise(text: pd.Series) -> pd.Series:
 
 
 def assign(frame: pd.DataFrame, fractions: Mapping[str, float] = FRACTIONS, seed: int = 0) -> pd.Series:
-    """A split name for each row, constant within a cluster, every label in every split while its clusters last.
+    """A split name for each row, constant within a cluster, every label in every split if it has a cluster for each.
+
+    A label with fewer clusters than splits serves the largest splits first.
 
     Parameters
     ----------
@@ -40,10 +42,12 @@ def assign(frame: pd.DataFrame, fractions: Mapping[str, float] = FRACTIONS, seed
     split_of: dict[str, str] = {}
     for _, group in main.groupby("label", sort=True):
         clusters = rng.permutation(group.cluster.to_numpy())
-        # systematic sampling: a random start keeps the shares right on average even for a label of three clusters
+        # systematic sampling: a random start keeps the shares right on average
         at = (np.arange(len(clusters)) + rng.random()) / len(clusters)
-        sides = rng.permutation(np.minimum(np.searchsorted(bounds, at, side="right"), len(names) - 1))
-        split_of.update(zip(clusters, (names[side] for side in sides), strict=True))
+        sides = np.minimum(np.searchsorted(bounds, at, side="right"), len(names) - 1)
+        if len(clusters) * min(fractions.values()) < 1:  # its steps could skip the smallest split: one each instead
+            sides = np.resize(np.argsort([-share for share in fractions.values()], kind="stable"), len(clusters))
+        split_of.update(zip(clusters, (names[side] for side in rng.permutation(sides)), strict=True))
     return frame.cluster.map(split_of)
 
 

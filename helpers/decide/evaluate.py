@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from helpers.errors import InputError
 
+_CHUNK = 100  # draws held in memory at a time: 80 MB for 100,000 clusters
 FEW_CLUSTERS = 30  # below this, intervals that treat clusters as the sample are known to be too narrow
 
 
@@ -48,20 +49,29 @@ def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
     with cluster-robust standard errors. Source: Cameron & Miller 2015, "A Practitioner's Guide to Cluster-Robust
     Inference", J. Human Resources 50(2).
 
+    Where all values lie in [0, 1], as right and wrong do, the interval is cut off at 0 and 1. Where all are 0 or all
+    are 1, there is no spread to regress on and the t interval would have no width: Wilson's interval for as many rows
+    as there are clusters is given instead.
+
     Raises
     ------
     InputError
-        If lengths differ, a value is not finite, or there are fewer than 2 clusters. Under 30 clusters it warns.
+        If lengths differ, a value is not finite, a row has no cluster, or there are fewer than 2 clusters. Under 30
+        clusters it warns.
     """
     import statsmodels.api as sm
 
     values = np.asarray(x, dtype=float)
-    groups, _ = _groups(clusters, len(values), "clustered_mean")
+    groups, n_groups = _groups(clusters, len(values), "clustered_mean")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputError(f"clustered_mean: row {row} of x is no finite number: drop or fill it")
+    if values[0] in (0, 1) and (values == values[0]).all():
+        return Interval(float(values[0]), *wilson(n_groups * int(values[0]), n_groups))
     fit = sm.OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     low, high = fit.conf_int()[0]
+    if values.min() >= 0 and values.max() <= 1:
+        low, high = max(low, 0), min(high, 1)
     return Interval(float(fit.params[0]), float(low), float(high))
 
 
@@ -93,7 +103,8 @@ def paired_f1_difference(
     Raises
     ------
     InputError
-        If lengths differ, there is no draw, or there are fewer than 2 clusters. Under 30 clusters it warns.
+        If lengths differ, there is no draw, a row has no cluster, or there are fewer than 2 clusters. Under 30
+        clusters it warns.
     """
     y, a, b = (np.asarray(labels) for labels in (y, a, b))
     if not len(y) == len(a) == len(b):
@@ -103,30 +114,39 @@ def paired_f1_difference(
     groups, n_groups = _groups(clusters, len(y), "paired_f1_difference")
     classes, truth = np.unique(y, return_inverse=True)
     rng = np.random.default_rng(seed)
-    # How often each cluster is drawn, (n_boot, clusters); the first row, every cluster once, is the sample itself.
-    draws = rng.multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=n_boot)
-    draws = np.vstack([np.ones(n_groups, dtype=draws.dtype), draws]).astype(float)
-    scores = [_f1(draws, groups, n_groups, classes, truth, predicted) for predicted in (a, b)]
-    differences = scores[0] - scores[1]
-    low, high = np.quantile(differences[1:], [0.025, 0.975])
-    return Interval(float(differences[0]), float(low), float(high))
+    counts = [_counts(groups, n_groups, classes, truth, predicted) for predicted in (a, b)]
+
+    def difference(draws: np.ndarray) -> np.ndarray:
+        draws = draws.astype(float)
+        return _f1(draws, *counts[0]) - _f1(draws, *counts[1])
+
+    estimate = difference(np.ones((1, n_groups)))[0]  # every cluster once is the sample itself
+    shares, differences = np.full(n_groups, 1 / n_groups), np.empty(n_boot)
+    for start in range(0, n_boot, _CHUNK):  # the draws come one after another: the chunk's size changes none of them
+        part = differences[start : start + _CHUNK]
+        part[:] = difference(rng.multinomial(n_groups, shares, size=len(part)))
+    low, high = np.quantile(differences, [0.025, 0.975])
+    return Interval(float(estimate), float(low), float(high))
 
 
-def _f1(
-    draws: np.ndarray, groups: np.ndarray, n_groups: int, classes: np.ndarray, truth: np.ndarray, predicted: np.ndarray
-) -> np.ndarray:
-    """Macro-F1 of every draw, shape (draws,): counts are summed a cluster once, then weighted for all draws at once."""
+def _counts(
+    groups: np.ndarray, n_groups: int, classes: np.ndarray, truth: np.ndarray, predicted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of each class that each cluster has, that were found, and that were claimed; each (clusters, classes)."""
     at = np.searchsorted(classes, predicted).clip(max=len(classes) - 1)
     known = classes[at] == predicted  # a class that y does not have is wrong, and counted for no class
 
-    def counts(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def count(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         table = np.zeros((n_groups, len(classes)))
         np.add.at(table, (groups[rows], labels[rows]), 1)
-        return draws @ table
+        return table
 
-    support = counts(np.ones(len(truth), dtype=bool), truth)
-    hits = counts(known & (at == truth), truth)
-    claimed = counts(known, at)
+    return count(np.ones(len(truth), dtype=bool), truth), count(known & (at == truth), truth), count(known, at)
+
+
+def _f1(draws: np.ndarray, support: np.ndarray, hits: np.ndarray, claimed: np.ndarray) -> np.ndarray:
+    """Macro-F1 of every draw, (draws,): how often each cluster is in it, (draws, clusters), weights the counts."""
+    support, hits, claimed = draws @ support, draws @ hits, draws @ claimed
     with np.errstate(invalid="ignore"):  # a class that a draw lacks counts for nothing, not as 0
         f1 = np.where(support > 0, 2 * hits / (support + claimed), np.nan)
     return np.nanmean(f1, axis=1)
@@ -134,9 +154,15 @@ def _f1(
 
 def _groups(clusters: ArrayLike, rows: int, where: str) -> tuple[np.ndarray, int]:
     """Clusters as 0, 1, 2, ... and their number, checked."""
+    import pandas as pd
+
+    # Asked of objects: beside text, numpy would make a word of NaN, and all rows without a cluster would be one.
+    missing = pd.isna(np.asarray(clusters, dtype=object))
+    if len(missing) != rows:
+        raise InputError(f"{where}: {rows} rows but {len(missing)} clusters given: give one for each row")
+    if missing.any():
+        raise InputError(f"{where}: row {missing.argmax()} has no cluster: fill it or drop the row")
     names, groups = np.unique(np.asarray(clusters), return_inverse=True)
-    if len(groups) != rows:
-        raise InputError(f"{where}: {rows} rows but {len(groups)} clusters given: give one for each row")
     if len(names) < 2:
         raise InputError(f"{where}: {len(names)} cluster: an interval needs 2 at least, better {FEW_CLUSTERS}")
     if len(names) < FEW_CLUSTERS:

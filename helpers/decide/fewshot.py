@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score
 
+from helpers.decide.evaluate import macro_f1
 from helpers.decide.probe import fit_probe
+from helpers.errors import InputError
 
 Matrix = np.ndarray | csr_array
 
@@ -22,10 +24,16 @@ def examples(labels: Sequence[str] | np.ndarray, per_class: int | None, seed: in
     labels : (n,) class of each row.
     per_class : how many of each; None for every row.
     seed : of the draw.
+
+    Raises
+    ------
+    InputError : if per_class is below 1.
     """
     labels = np.asarray(labels)
     if per_class is None:
         return np.arange(len(labels))
+    if per_class < 1:
+        raise InputError(f"examples: per_class={per_class}: give 1 or more, or None for every row")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     rank = pd.Series(labels[order]).groupby(labels[order]).cumcount().to_numpy()
@@ -52,6 +60,10 @@ def learning_curve(
     -------
     (scores, predictions) : scores has columns features, size ("all" for None), seed, accuracy, macro_f1; predictions
     holds the (m,) answers of each (name, size) at the first seed, for paired comparisons.
+
+    Raises
+    ------
+    InputError : if a size is below 1, or the examples are all of one class.
     """
     rows, predictions = [], {}
     for size in sizes:
@@ -60,6 +72,6 @@ def learning_curve(
             for name, (train, test) in features.items():
                 answer = fit_probe(train[chosen], train_labels[chosen], seed).predict(test)
                 predictions.setdefault((name, size), answer)
-                macro = f1_score(test_labels, answer, average="macro", zero_division=0)
-                rows.append((name, size or "all", seed, accuracy_score(test_labels, answer), macro))
+                accuracy, macro = accuracy_score(test_labels, answer), macro_f1(test_labels, answer)
+                rows.append((name, size or "all", seed, accuracy, macro))
     return pd.DataFrame(rows, columns=["features", "size", "seed", "accuracy", "macro_f1"]), predictions

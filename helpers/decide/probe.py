@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from helpers.errors import InputError
+
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
@@ -23,7 +25,16 @@ def fit_probe(embeddings: np.ndarray, labels: Sequence[str], seed: int = 0) -> L
         n labels.
     seed
         Passed on; the solver used needs no chance.
+
+    Raises
+    ------
+    InputError
+        If the labels are not of 2 classes at least.
     """
     from sklearn.linear_model import LogisticRegression
 
+    classes = len(np.unique(np.asarray(labels)))
+    if classes < 2:
+        found = "only one class" if classes else "no class"
+        raise InputError(f"fit_probe: {found} in {len(labels)} training rows: choose rows of 2 classes at least")
     return LogisticRegression(C=50, max_iter=1000, random_state=seed).fit(embeddings, labels)

@@ -7,6 +7,7 @@ that what is near but not the same is told apart.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -19,7 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tqdm.auto import tqdm
 from transformers import ModernBertModel
 
@@ -62,19 +64,24 @@ def loss_terms(predicted: torch.Tensor, target: torch.Tensor, rows: torch.Tensor
 
 
 def train(
-    model: ModernBertModel, sources: Sequence[Source], targets: np.ndarray, schedule: Schedule, folder: Path
+    model: ModernBertModel,
+    sources: Sequence[Source],
+    targets: np.ndarray,
+    schedule: Schedule,
+    folder: Path,
+    resume: bool = True,
 ) -> pd.DataFrame:
     """Train in place; gives back the history (step, source of the batch, cosine, contrast, seconds).
 
-    A checkpoint is written every `schedule.checkpoint_every` steps; a run of the same schedule in the same folder goes
-    on from it.
+    A checkpoint is written every `schedule.checkpoint_every` steps; the same run in the same folder goes on from it.
 
     Parameters
     ----------
     model : the student; its mean-pooled output is mapped to the targets by a matrix that is thrown away.
     sources : what to read; a round takes `per_round` texts of each, in batches of similar length.
     targets : (m, d) float32 unit vectors.
-    folder : for the checkpoint and the history.
+    folder : for the checkpoint.
+    resume : False to begin anew whatever the folder holds.
     """
     torch.manual_seed(schedule.seed)
     projection = torch.nn.Linear(model.config.hidden_size, targets.shape[1], bias=False)
@@ -84,7 +91,8 @@ def train(
     peaks = (schedule.embedding_rate, schedule.learning_rate)
     optimiser = torch.optim.AdamW([{"params": [table]}, {"params": rest}], weight_decay=0.01, fused=True)
     folder.mkdir(parents=True, exist_ok=True)
-    history = _resume(modules, optimiser, folder, schedule)
+    path, mark = folder / CHECKPOINT, fingerprint(model, sources, targets, schedule)
+    history = _resume(modules, optimiser, path, mark) if resume else []
     start, began = len(history), time.perf_counter() - (history[-1]["seconds"] if history else 0)
     target_of = torch.from_numpy(targets)
     model.train()
@@ -114,7 +122,7 @@ def train(
             }
         )
         if (step + 1) % schedule.checkpoint_every == 0 or step + 1 == schedule.steps:
-            _checkpoint(modules, optimiser, history, folder, schedule)
+            _checkpoint(modules, optimiser, history, path, mark)
     model.eval()
     return pd.DataFrame(history)
 
@@ -138,31 +146,46 @@ def _stream(sources: Sequence[Source], schedule: Schedule) -> Iterator[tuple[str
             yield source.name, [source.ids[row] for row in batch], source.target[batch]
 
 
-def _checkpoint(modules, optimiser, history: list[dict], folder: Path, schedule: Schedule) -> None:
-    """Weights and optimiser state as tensors (no pickle), history and schedule as JSON; each file written whole."""
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def fingerprint(model: ModernBertModel, sources: Sequence[Source], targets: np.ndarray, schedule: Schedule) -> str:
+    """SHA-256 of all that decides what a run computes: sizes, tokens, targets, schedule."""
+    sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+    digest = hashlib.sha256(json.dumps([sizes, asdict(schedule)]).encode())
+    for source in sources:
+        digest.update(f"{source.name} {source.per_round}".encode())
+        digest.update(np.fromiter(itertools.chain.from_iterable(source.ids), np.int64).tobytes())
+        digest.update(np.asarray(source.target, np.int64).tobytes())
+    digest.update(targets.tobytes())
+    return digest.hexdigest()
+
+
+def _checkpoint(modules, optimiser, history: list[dict], path: Path, mark: str) -> None:
+    """Weights, optimiser state and history in one file without pickle, written whole."""
     state = {f"weight.{name}": p.detach() for name, p in modules.named_parameters()}
     for name, p in modules.named_parameters():
         for key, value in optimiser.state[p].items():
             state[f"optimiser.{key}.{name}"] = value
-    save_file(state, folder / "checkpoint.part")
-    (folder / "history.part").write_text(json.dumps({"schedule": asdict(schedule), "history": history}))
-    (folder / "checkpoint.part").replace(folder / "checkpoint.safetensors")
-    (folder / "history.part").replace(folder / "history.json")
+    part = path.with_suffix(".part")
+    save_file(state, part, metadata={"fingerprint": mark, "history": json.dumps(history)})
+    part.replace(path)
 
 
-def _resume(modules, optimiser, folder: Path, schedule: Schedule) -> list[dict]:
-    if not (folder / "history.json").is_file():
+def _resume(modules, optimiser, path: Path, mark: str) -> list[dict]:
+    """History of the checkpoint, its state put in place; empty if there is none, or it is of another run."""
+    if not path.is_file():
         return []
-    saved = json.loads((folder / "history.json").read_text())
-    if saved["schedule"] != asdict(schedule):
-        return []
-    state = load_file(folder / "checkpoint.safetensors")
-    for name, p in modules.named_parameters():
-        with torch.no_grad():
-            p.copy_(state[f"weight.{name}"])
-        optimiser.state[p] = {
-            key.split(".")[1]: value
-            for key, value in state.items()
-            if key.startswith("optimiser.") and key.split(".", 2)[2] == name
-        }
-    return saved["history"]
+    with safe_open(path, "pt") as saved:
+        about = saved.metadata()
+        if about.get("fingerprint") != mark:
+            return []
+        names = list(saved.keys())
+        for name, p in modules.named_parameters():
+            with torch.no_grad():
+                p.copy_(saved.get_tensor(f"weight.{name}"))
+            for key in names:
+                kind, _, rest = key.removeprefix("optimiser.").partition(".")
+                if key.startswith("optimiser.") and rest == name:
+                    optimiser.state[p][kind] = saved.get_tensor(key)
+    return json.loads(about["history"])

@@ -243,7 +243,7 @@ def parity(
     Raises
     ------
     RuntimeError
-        If it is above the tolerance (or no number); the message names length and batch.
+        If it is above the tolerance, or at once where it is no finite number; the message names length and batch.
     """
     import torch
 
@@ -259,9 +259,14 @@ def parity(
                 expected = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
             got = run.run(None, {"input_ids": ids, "attention_mask": mask})[0]
             gap = np.abs(got - expected.last_hidden_state.numpy())[mask.astype(bool)].max()
-            if not gap <= worst:  # also true for NaN
+            if not np.isfinite(gap):  # at once: NaN is not above anything, and a later number would hide it
+                raise RuntimeError(
+                    f"{Path(path).name} or the model gives no finite numbers ({gap} apart) at length {length}, batch "
+                    f"{batch}: check the weights, or use another opset"
+                )
+            if gap > worst:
                 worst, where = float(gap), f"length {length}, batch {batch}"
-    if not worst <= tolerance:
+    if worst > tolerance:
         raise RuntimeError(
             f"{Path(path).name} does not compute what the model does: {worst:.2g} apart at {where}, allowed are "
             f"{tolerance:.0e}: export it again, or use another opset"

@@ -28,6 +28,7 @@ HUB_SECONDS = 5  # how long the hub may take to answer before we say that it was
 
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?")
 _WANTED = ["config.json", "tokenizer*.json", "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json"]
+_SHOWN = 100  # characters of a wrong name that a message repeats
 _INSTEAD = "MODEL=mmbert-mini works without it"
 
 # What both sizes of mmBERT share. Source: Marone et al. 2025, "mmBERT", table 1, and the models' config.json.
@@ -78,22 +79,27 @@ def resolve(model: str) -> ModelSource:
     Raises
     ------
     InputError
-        If it is none of these, or the folder lacks a file.
+        If it is none of these, it looks like a path but no folder is there, or the folder lacks a file.
     """
     if model in ("mini", "mmbert-mini"):
         _check_folder(MINI, "mmbert-mini")
         return ModelSource("mmbert-mini", str(MINI), None, "mini")
-    folder = Path(model).expanduser()
-    if model and folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
+        found = bool(model) and folder.is_dir()
+    except (RuntimeError, OSError):  # ~nobody has no home; a name may be too long for the disk
+        found = False
+    if found:
         _check_folder(folder, f"folder {model}")
         return ModelSource(folder.resolve().name, str(folder), None, "folder")
-    match = _HUB_NAME.fullmatch(model)
-    if not match:
+    match, is_path = _HUB_NAME.fullmatch(model), _looks_like_path(model)
+    if not match or is_path:
         hints = [repo for repo in PINNED if repo.split("/")[1].lower() == model.lower()]
         hint = f" Did you mean {hints[0]}?" if hints else ""
+        shown = model if len(model) <= _SHOWN else f"{model[:_SHOWN]}..."
         raise InputError(
-            f"MODEL={model!r} is unknown: give mmbert-mini, a folder with config.json, *.safetensors and "
-            f"tokenizer.json, or owner/name[@revision] on the hub.{hint}"
+            f"MODEL={shown!r} {'is no such folder' if is_path else 'is unknown'}: give mmbert-mini, a folder with "
+            f"config.json, *.safetensors and tokenizer.json, or owner/name[@revision] on the hub.{hint}"
         )
     repo, revision = match["repo"], match["revision"] or PINNED.get(match["repo"])
     return ModelSource(model, repo, revision, "hub")
@@ -118,7 +124,7 @@ def load_torch(source: ModelSource | str) -> tuple[PreTrainedModel, PreTrainedTo
     Raises
     ------
     InputError
-        If the hub cannot be reached, knows no such model or revision, or the weights do not fit config.json.
+        If the hub cannot be reached, knows no such model or revision, or weights or tokenizer do not fit config.json.
     """
     import torch
     from transformers import AutoConfig, AutoModel, AutoTokenizer
@@ -145,6 +151,12 @@ def load_torch(source: ModelSource | str) -> tuple[PreTrainedModel, PreTrainedTo
         raise InputError(
             f"model {source.name}: {len(wrong)} weights are missing or of another shape than config.json says, "
             f"the first is {wrong[0]}: use the config.json that belongs to the weights"
+        )
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= config.vocab_size:  # torch would say "index out of range" at the first text that has such a token
+        raise InputError(
+            f"model {source.name}: the tokenizer has ids up to {last}, the embedding table {config.vocab_size} rows: "
+            "use the tokenizer.json that belongs to the weights"
         )
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return model.eval(), tokenizer
@@ -181,6 +193,11 @@ def random_model(config: ModernBertConfig, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
+def _looks_like_path(model: str) -> bool:
+    """Is this meant as a folder? The hub allows none of these in a name, and need not be asked about our disk."""
+    return model.startswith((".", "/", "~")) or ".." in model or "\\" in model or "--" in model.partition("@")[0]
+
+
 def _check_folder(folder: Path, what: str) -> None:
     wanted = {"config.json": "config.json", "tokenizer.json": "tokenizer.json", "*.safetensors": "weights"}
     lost = [f"{name} ({pattern})" if name == "weights" else name for pattern, name in wanted.items()
@@ -205,13 +222,19 @@ def _fetch(source: ModelSource) -> Path:
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )  # fmt: skip
+    from huggingface_hub.utils import validate_repo_id
     from requests.exceptions import RequestException
 
     repo = source.path_or_repo
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise InputError(f"model {source.name}: {str(error).strip().splitlines()[0]}") from None
     patterns = list(_WANTED)
     pinned = PINNED.get(repo) == source.revision and source.revision is not None
     if pinned:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +23,9 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
     """A file of mmBERT's exact size with random weights: for speed, size and memory, never for accuracy.
 
     Made once and found again as long as the recipe (as settled for this CPU), the seed, the packages and this code stay
-    the same.
+    the same. Its length is part of its name, so a file that was cut off is noticed and made again. Files of the same
+    size, recipe and seed that other packages or older code made are deleted once the new one is there: they are up to
+    1.2 GB each.
 
     Parameters
     ----------
@@ -43,20 +48,40 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
     """
     config = configuration(size)
     settled = recipe and recipe.settled()
-    key = _fingerprint({"config": config.to_dict(), "recipe": settled and asdict(settled), "seed": seed})
-    path = folder / f"{size}-{recipe.name if recipe else 'fp32'}-{key}.onnx"
-    if path.is_file():
-        return path
+    # What was asked for, and what makes it: only the second may differ in a file that the new one replaces.
+    asked = _digest({"size": size, "recipe": settled and asdict(settled), "seed": seed})
+    name = f"{size}-{recipe.name if recipe else 'fp32'}-{asked}"
+    stem = f"{name}-{_digest(config.to_dict(), *_makers())}"
+    for file in _files(folder, re.escape(stem) + r"-\d+"):
+        if file.stem.rpartition("-")[2] == str(file.stat().st_size):
+            return file
+    part = folder / f"{stem}.onnx"
     if settled:
-        quantize(random_file(size, None, seed, folder), path, settled)
+        quantize(random_file(size, None, seed, folder), part, settled)
     else:
-        export(random_model(config, seed), path)
+        export(random_model(config, seed), part)
+    path = part.replace(folder / f"{stem}-{part.stat().st_size}.onnx")
+    for file in _files(folder, re.escape(name) + r"-[0-9a-f]{8}(-\d+)?"):
+        if file != path:
+            with contextlib.suppress(OSError):  # somebody has it open: it can go another time
+                file.unlink()
     return path
 
 
-def _fingerprint(what: dict) -> str:
-    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode())
-    digest.update(" ".join(version(name) for name in _MAKERS).encode())
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """The .onnx files of a folder (none if there is no folder) whose names without the ending fit a pattern."""
+    return [file for file in folder.glob("*.onnx") if re.fullmatch(pattern, file.stem)]
+
+
+def _makers() -> Iterator[bytes]:
+    """Everything but the request that a file depends on: the packages' versions and our own code."""
+    yield " ".join(version(name) for name in _MAKERS).encode()
     for name in ("export.py", "load.py", "quantize.py"):
-        digest.update(Path(__file__).with_name(name).read_bytes())
-    return digest.hexdigest()[:12]
+        yield Path(__file__).with_name(name).read_bytes()
+
+
+def _digest(what: dict, *more: bytes) -> str:
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode())
+    for part in more:
+        digest.update(part)
+    return digest.hexdigest()[:8]

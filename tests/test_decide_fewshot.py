@@ -1,0 +1,46 @@
+"""Few examples of each class: what is drawn, what is scored, and what cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from helpers.decide.evaluate import macro_f1
+from helpers.decide.fewshot import examples, learning_curve
+from helpers.decide.probe import fit_probe
+from helpers.errors import InputError
+
+LABELS = np.array(["a"] * 20 + ["b"] * 10 + ["c"] * 3)
+POINTS = np.eye(3)[np.repeat(np.arange(3), [20, 10, 3])]
+
+
+def test_examples_of_each_class() -> None:
+    rows = examples(LABELS, 5, seed=0)
+    assert np.unique(LABELS[rows], return_counts=True)[1].tolist() == [5, 5, 3]
+    assert (rows == examples(LABELS, 5, seed=0)).all() and (rows != examples(LABELS, 5, seed=1)).any()
+    assert examples(LABELS, None, seed=0).tolist() == list(range(33))
+    for wrong in (0, -2):
+        with pytest.raises(InputError, match=f"per_class={wrong}"):
+            examples(LABELS, wrong, seed=0)
+
+
+def test_curve_is_scored_as_everything_else_is() -> None:
+    """Class c is predicted and never true: it counts for no class, as in evaluate.macro_f1."""
+    test, truth = POINTS[[0, 1, 20, 30]], np.array(["a", "a", "b", "b"])
+    scores, answers = learning_curve({"x": (POINTS, test)}, LABELS, truth, [2, None], seeds=[0, 1])
+    assert scores["size"].tolist() == [2, 2, "all"] and scores.accuracy.tolist() == [0.75] * 3
+    assert answers["x", None].tolist() == ["a", "a", "b", "c"]
+    assert scores.macro_f1.tolist() == pytest.approx([macro_f1(truth, answers["x", None])] * 3)
+    assert scores.macro_f1[0] == pytest.approx((1 + 2 / 3) / 2)
+    with pytest.raises(InputError, match="per_class=0"):
+        learning_curve({"x": (POINTS, test)}, LABELS, truth, [0], seeds=[0])
+
+
+def test_one_class_is_nothing_to_learn() -> None:
+    with pytest.raises(InputError, match="only one class in 20 training rows") as error:
+        fit_probe(POINTS[:20], LABELS[:20].tolist())
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="no class in 0"):
+        fit_probe(POINTS[:0], [])
+    with pytest.raises(InputError, match="only one class"):
+        learning_curve({"x": (POINTS[:20], POINTS)}, LABELS[:20], LABELS, [4], seeds=[0])

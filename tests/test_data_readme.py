@@ -14,6 +14,12 @@ def test_counts_of_commands():
         assert line in README
 
 
+def test_the_count_in_the_first_readme():
+    frame = data.commands()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"all {(frame.split == 'validation').sum():,} " in text
+
+
 def test_counts_of_licences():
     frame = data.licences()
     for split, rows in frame.groupby("split"):

@@ -51,7 +51,11 @@ def intervals(ax: Axes, rows: Sequence[tuple[str, float, float, float]], *, refe
     """
     labels, values, lows, highs = zip(*rows, strict=True)
     heights = range(len(rows))
-    errors = [[v - lo for v, lo in zip(values, lows, strict=True)], [h - v for v, h in zip(values, highs, strict=True)]]
+    # a bootstrap interval need not hold its estimate, and matplotlib refuses a negative length
+    errors = [
+        [max(v - lo, 0) for v, lo in zip(values, lows, strict=True)],
+        [max(h - v, 0) for v, h in zip(values, highs, strict=True)],
+    ]
     ax.errorbar(values, heights, xerr=errors, fmt="o", capsize=5)
     ax.set_yticks(heights, labels)
     ax.set_ylim(len(rows) - 0.5, -0.5)

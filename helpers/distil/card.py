@@ -75,7 +75,12 @@ def write(folder: Path, scores: pd.DataFrame, seeds: int) -> None:
     training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     known = {key: value for key, value in training.items() if isinstance(value, str | int | float)}
     known |= {"seeds": seeds, "contrast": training["schedule"]["contrast"]}
-    text = CARD.read_text(encoding="utf-8").format(**known, scores=scores.to_markdown(floatfmt=".3f", missingval=""))
+    text = CARD.read_text(encoding="utf-8").format(**known, scores=_table(scores))
     for name, content in (("README.md", text), ("scores.json", scores.to_json(orient="index", indent=1))):
         (part := folder / f"{name}.part").write_text(content, encoding="utf-8")
         part.replace(folder / name)
+
+
+def _table(scores: pd.DataFrame) -> str:
+    """Three decimals, and nothing where nothing was measured."""
+    return scores.map(lambda score: "" if pd.isna(score) else f"{score:.3f}").to_markdown(disable_numparse=True)

@@ -45,8 +45,8 @@ def piece_texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
 def new_student(tokenizer: PreTrainedTokenizerFast, pieces: np.ndarray, seed: int) -> ModernBertModel:
     """A student whose token embeddings are the teacher's opinion of each piece alone, cut to HIDDEN dimensions.
 
-    The residual stream carries them to the output, so mean pooling means something before the first step; that is
-    what lets this model train in an hour instead of a week.
+    The residual stream carries them to the output, so mean pooling means something before the first step; that
+    lets it learn from little text.
 
     Parameters
     ----------

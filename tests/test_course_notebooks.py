@@ -7,7 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers.course import ROOT, run
+from helpers import ROOT
+from helpers.course import run
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.course import ROOT, results
+from helpers import ROOT
+from helpers.course import results
 from helpers.errors import InputError
 
 

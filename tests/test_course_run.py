@@ -14,7 +14,8 @@ import nbformat
 import notebook_factory as factory
 import pytest
 
-from helpers.course import ROOT, machine, report
+from helpers import ROOT
+from helpers.course import machine, report
 from helpers.course import run as runner
 from helpers.course.slides import external_references
 from helpers.errors import InputError

@@ -1,7 +1,6 @@
 """The counts in data/README.md are the data's own."""
 
-from helpers import data
-from helpers.data.cache import ROOT
+from helpers import ROOT, data
 
 README = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from helpers.data.cache import ROOT
+from helpers import ROOT
 from helpers.data.wheels import MORE_TRANSLATIONS, TEACHER, TOKENIZER, TRANSLATIONS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

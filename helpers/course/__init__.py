@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]  # the repository: the package is installed editable, never copied
-
 
 def os_error_line(error: OSError, place: Path) -> str:
     """What the system refused (a read-only folder, a full disk), as one line for a command line to print.

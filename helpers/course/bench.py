@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from helpers.course import ROOT, machine
+from helpers import ROOT
+from helpers.course import machine
 from helpers.encode.cpu import available_cores
 from helpers.errors import InputError
 

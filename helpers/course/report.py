@@ -12,7 +12,8 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from helpers.course import ROOT, os_error_line, results, write_whole
+from helpers import ROOT
+from helpers.course import os_error_line, results, write_whole
 from helpers.errors import InputError
 
 _WORDS = {"ok": "in range", "out": "OUT OF RANGE", "missing": "NOT RECORDED", "no range": "HAS NO RANGE"}

@@ -15,7 +15,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from helpers.course import ROOT, machine, write_whole
+from helpers import ROOT
+from helpers.course import machine, write_whole
 from helpers.errors import InputError
 
 _RANGE_KEYS = {"low", "high", "full", "full_only", "default_input", "note"}

@@ -21,7 +21,8 @@ import nbformat
 import psutil
 from tqdm import tqdm
 
-from helpers.course import ROOT, os_error_line, report, results, write_whole
+from helpers import ROOT
+from helpers.course import os_error_line, report, results, write_whole
 from helpers.errors import InputError
 
 # A1 makes the embedded model: it downloads about 150 MB, and its result is committed already.

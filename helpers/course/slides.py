@@ -18,7 +18,8 @@ from pathlib import Path
 
 import nbformat
 
-from helpers.course import ROOT, os_error_line, write_whole
+from helpers import ROOT
+from helpers.course import os_error_line, write_whole
 from helpers.errors import InputError
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"

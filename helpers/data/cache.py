@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
-ROOT = Path(__file__).parents[2]
+from helpers import ROOT
+
 FOLDER = ROOT / "build" / "data"
 KEPT = 6  # frames of one kind: with other arguments, or of earlier code
 SOURCES = ("home-assistant-intents", "licensedcode-data", "hassil", "pandas")

@@ -11,7 +11,6 @@ import functools
 import random
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import home_assistant_intents
 import numpy as np
@@ -22,11 +21,12 @@ from hassil.intents import Intents, RangeSlotList, SlotList, TextSlotList
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from helpers import ROOT
 from helpers.data.cache import cached
 from helpers.data.splits import FRACTIONS, assign, drop_repeated
 from helpers.errors import InputError
 
-HOME = Path(__file__).parents[2] / "data" / "home.yaml"
+HOME = ROOT / "data" / "home.yaml"
 
 LANGUAGES = (
     "ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "ko", "nl", "pl", "pt-BR", "ro", "ru", "sv", "uk",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.data.cache import ROOT
+from helpers import ROOT
 from helpers.errors import InputError
 
 FOLDER = ROOT / "build" / "wheels"

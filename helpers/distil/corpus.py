@@ -11,7 +11,6 @@ import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from helpers import data
-from helpers.data.commands import ROWS_PER_BLOCK
 from helpers.distil.teacher import Teacher
 from helpers.distil.train import Source
 
@@ -21,7 +20,7 @@ LICENCE_WORDS = 90
 
 def training_commands(seed: int = 0, per_block: int = COMMANDS_PER_BLOCK) -> list[str]:
     """Commands of the training side, fewer of a block than the classifiers get: the teacher reads each one."""
-    frame = data.commands(rows_per_block={**ROWS_PER_BLOCK}, seed=seed)
+    frame = data.commands(seed=seed)
     frame = frame[frame.split == "train"]
     return frame.groupby("cluster", sort=False).head(per_block).text.tolist()
 
@@ -64,9 +63,9 @@ def embed_cached(teacher: Teacher, texts: Sequence[str], folder: Path) -> np.nda
     return embeddings
 
 
-def centred(embeddings: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
+def centred(embeddings: np.ndarray) -> np.ndarray:
     """Unit vectors around their mean: e5's cosines all lie between .7 and 1, which teaches little."""
-    shifted = embeddings - (embeddings.mean(0) if mean is None else mean)
+    shifted = embeddings - embeddings.mean(0)
     return shifted / np.linalg.norm(shifted, axis=1, keepdims=True)
 
 

@@ -8,7 +8,6 @@ notebooks need the token vectors.
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from helpers.encode.encoder import session
+from helpers.encode.quiet import quiet
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _export_dynamo(model: PreTrainedModel, path: Path, opset: int) -> None:
     mask = torch.ones_like(ids)
     mask[1, 30:] = 0
     shapes = ({0: batch, 1: sequence},) * 2
-    with _silence(), _attention_by_name() if modern and opset >= 23 else contextlib.nullcontext():
+    with quiet(), _attention_by_name() if modern and opset >= 23 else contextlib.nullcontext():
         program = torch.onnx.export(
             _wrapped(model, modern), (ids, mask), dynamo=True, opset_version=opset, input_names=INPUTS,
             output_names=[OUTPUT], dynamic_shapes=shapes, verbose=False,
@@ -177,7 +177,7 @@ def _export_optimum(model: PreTrainedModel, path: Path) -> None:
     import onnx
     from optimum.exporters.onnx import onnx_export_from_model
 
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder, _silence():
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder, quiet():
         onnx_export_from_model(model, Path(folder), task="feature-extraction", do_validation=False)
         proto = onnx.load(Path(folder) / "model.onnx")
     old = proto.graph.output[0].name
@@ -200,19 +200,6 @@ def _note(path: Path, notes: dict[str, str]) -> None:
     onnx.helper.set_model_props(piece, notes)
     with path.open("ab") as file:
         file.write(piece.SerializeToString())
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the exporters' notes about packages that are not installed, deprecations and tracing from the reader."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def parity(

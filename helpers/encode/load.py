@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from helpers import ROOT
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import ModernBertConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "data" / "models" / "mmbert-mini"
 
 # The one place where hub models are pinned: a name on the hub may change under us, a commit cannot.

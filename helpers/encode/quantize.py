@@ -7,14 +7,11 @@ counted afterwards, the size is compared with what the recipe must give, and a f
 from __future__ import annotations
 
 import collections
-import contextlib
 import hashlib
 import json
-import logging
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +20,7 @@ import numpy as np
 
 from helpers.encode.cpu import cpu_flags, has_vnni
 from helpers.encode.export import LARGEST, _note
+from helpers.encode.quiet import quiet
 from helpers.errors import InputError, QuantizationError
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ def _int8(model: onnx.ModelProto, table: onnx.TensorProto, recipe: Recipe, part:
     model.graph.initializer[place].CopyFrom(onnx.numpy_helper.from_array(row, aside.name))
     for shape in [info for info in model.graph.value_info if info.name == aside.name]:
         model.graph.value_info.remove(shape)  # torch's exporter writes down the shapes of constants too
-    with _quiet():
+    with quiet():
         quantize_dynamic(
             model, part, op_types_to_quantize=["MatMul"], per_channel=recipe.per_channel,
             reduce_range=recipe.reduce_range, weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True},
@@ -212,7 +210,7 @@ def _int8(model: onnx.ModelProto, table: onnx.TensorProto, recipe: Recipe, part:
 
 def _int4(model: onnx.ModelProto, recipe: Recipe) -> onnx.ModelProto:
     """INT4 for the embedding table and for no other Gather."""
-    with _quiet():
+    with quiet():
         from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
         others = [n.name for n in model.graph.node if n.op_type == "Gather" and n.input[1] != "input_ids"]
@@ -324,19 +322,3 @@ def size_report(paths: Mapping[str, str | Path]) -> pd.DataFrame:
             "INT4 tables": nodes.get(INT4_NODE, 0),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Undo what onnxruntime's quantisers do to logging: importing one sets up the root logger at level INFO."""
-    root = logging.getLogger()
-    level, handlers, disabled = root.level, root.handlers[:], root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-        root.setLevel(level)
-        root.handlers[:] = handlers

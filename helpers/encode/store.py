@@ -14,8 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from helpers import ROOT
 from helpers.encode.export import export
-from helpers.encode.load import ROOT, configuration, random_model
+from helpers.encode.load import configuration, random_model
 from helpers.encode.quantize import Recipe, quantize
 
 if TYPE_CHECKING:

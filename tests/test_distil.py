@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from transformers import ModernBertModel
 
 from helpers import data
@@ -97,17 +98,31 @@ def tiny(tokenizer):
 def task(tokenizer, texts):
     vectors = np.random.default_rng(0).normal(size=(len(texts), 24))
     targets = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return [Source("commands", tokenizer(texts)["input_ids"], np.arange(len(texts)), 200)], targets
+    rows = np.arange(len(texts))
+    return [Source("commands", tokenizer(texts)["input_ids"], {"teacher": targets}, rows, 200)]
 
 
 def test_training_lowers_the_loss(tokenizer, task, tmp_path):
-    history = train(tiny(tokenizer), *task, replace(SCHEDULE, steps=80), tmp_path)
+    history = train(tiny(tokenizer), task, replace(SCHEDULE, steps=80), tmp_path)
     assert history.contrast[-8:].mean() < history.contrast[:8].mean()
+
+
+def test_two_kinds_of_target_are_learnt_each_through_its_own_matrix(tokenizer, task, tmp_path):
+    (source,) = task
+    words = np.eye(len(source.ids), 12, dtype=np.float32)
+    words[12:, 0] = 1
+    both = replace(source, targets={**source.targets, "words": words})
+    student = tiny(tokenizer)
+    history = train(student, [both, source], replace(SCHEDULE, steps=80), tmp_path)
+    assert history.contrast[-8:].mean() < history.contrast[:8].mean()
+    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as saved:
+        shapes = [saved.get_tensor(f"weight.projections.{name}.weight").shape for name in ("teacher", "words")]
+    assert shapes == [(24, 32), (12, 32)]
 
 
 def test_a_stopped_run_goes_on_where_it_was(tokenizer, task, tmp_path):
     whole = tiny(tokenizer)
-    train(whole, *task, SCHEDULE, tmp_path / "whole")
+    train(whole, task, SCHEDULE, tmp_path / "whole")
 
     class Stop(Exception):
         pass
@@ -121,34 +136,35 @@ def test_a_stopped_run_goes_on_where_it_was(tokenizer, task, tmp_path):
     first = tiny(tokenizer)
     first.register_forward_pre_hook(stop)
     with pytest.raises(Stop):
-        train(first, *task, SCHEDULE, tmp_path / "stopped")
+        train(first, task, SCHEDULE, tmp_path / "stopped")
     second = tiny(tokenizer)
-    history = train(second, *task, SCHEDULE, tmp_path / "stopped")
+    history = train(second, task, SCHEDULE, tmp_path / "stopped")
     assert history.step.tolist() == list(range(8))
     for (name, a), b in zip(whole.named_parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_a_finished_run_is_not_run_again(tokenizer, task, tmp_path):
-    train(tiny(tokenizer), *task, SCHEDULE, tmp_path)
+    train(tiny(tokenizer), task, SCHEDULE, tmp_path)
     again = tiny(tokenizer)
     again.register_forward_pre_hook(lambda *_: pytest.fail("it trained again"))
-    assert len(train(again, *task, SCHEDULE, tmp_path)) == SCHEDULE.steps
+    assert len(train(again, task, SCHEDULE, tmp_path)) == SCHEDULE.steps
 
 
 def test_another_run_does_not_go_on_from_it(tokenizer, task, tmp_path):
-    (source,), targets = task
-    train(tiny(tokenizer), [source], targets, SCHEDULE, tmp_path)
-    for other in ([replace(source, ids=source.ids[::-1])], targets), ([source], -targets):
+    (source,) = task
+    train(tiny(tokenizer), [source], SCHEDULE, tmp_path)
+    turned = {"teacher": -source.targets["teacher"]}
+    for other in replace(source, ids=source.ids[::-1]), replace(source, targets=turned):
         runs = []
         again = tiny(tokenizer)
         again.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
-        train(again, *other, SCHEDULE, tmp_path)
+        train(again, [other], SCHEDULE, tmp_path)
         assert len(runs) == SCHEDULE.steps
     runs = []
     again = tiny(tokenizer)
     again.register_forward_pre_hook(lambda *_: runs.append(1))
-    train(again, [source], targets, SCHEDULE, tmp_path, resume=False)
+    train(again, [source], SCHEDULE, tmp_path, resume=False)
     assert len(runs) == SCHEDULE.steps
 
 
@@ -162,7 +178,7 @@ def test_the_student_starts_from_the_teachers_table(tokenizer):
 
 def test_a_model_is_saved_whole_and_in_half_precision(tokenizer, task, tmp_path):
     student = tiny(tokenizer)
-    history = train(student, *task, SCHEDULE, tmp_path / "run")
+    history = train(student, task, SCHEDULE, tmp_path / "run")
     folder = tmp_path / "model"
     card.save_model(student, tokenizer, history, SCHEDULE, {"pieces": len(tokenizer)}, folder)
     assert {path.name for path in folder.iterdir()} >= {
@@ -190,10 +206,32 @@ def test_translations_are_grouped_by_their_english(tmp_path):
     assert dict(zip(frame.language, frame.text, strict=True)) == {**strings, "en": "Turn off"}
 
 
+def test_commands_of_one_template_aim_at_their_mean():
+    embeddings = np.array([[1, 0], [0, 1], [3, 4]], np.float32)
+    means = corpus.group_means(embeddings, np.array([0, 0, 1]))
+    np.testing.assert_allclose(means, [[0.5**0.5, 0.5**0.5], [0.6, 0.8]], rtol=1e-6)
+
+
+def test_texts_that_share_their_rare_words_are_near_in_the_lexical_target():
+    texts = [f"permission to use is granted by the {name} licence" for name in ("zlib", "artistic") for _ in range(4)]
+    vectors = corpus.lexical(texts, size=2)
+    assert vectors.shape == (8, 2) and vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[4] + 0.1
+
+
+def test_windows_of_a_licence_follow_each_other_without_overlap():
+    windows = corpus.licence_windows(words=90, most=4)
+    assert max(len(window.split()) for window in windows) == 90
+    assert len(windows) == len(set(windows)) > len(corpus.licence_windows(words=90, most=1))
+
+
 def test_the_student_reads_the_training_side_only():
     commands = data.commands()
     other = set(commands.text[commands.split != "train"])
-    assert other.isdisjoint(corpus.training_commands())
+    commands = corpus.training_commands()
+    assert other.isdisjoint(commands.text)
+    assert set(commands) == {"text", "language", "template"}, "a label, or a cluster that gives it away"
     papers = data.licences()
     allowed = [" ".join(text.split()) for text in papers.text[papers.split == "train"]]
     windows = corpus.licence_windows()

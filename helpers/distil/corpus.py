@@ -8,34 +8,37 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
 from transformers import PreTrainedTokenizerFast
 
 from helpers import data
 from helpers.distil.teacher import Teacher
 from helpers.distil.train import Source
 
-COMMANDS_PER_BLOCK = 12
 LICENCE_WORDS = 90
+LICENCE_WINDOWS = 4
+LEXICAL_SIZE = 256
 
 
-def training_commands(seed: int = 0, per_block: int = COMMANDS_PER_BLOCK) -> list[str]:
-    """Commands of the training side, fewer of a block than the classifiers get: the teacher reads each one."""
+def training_commands(seed: int = 0) -> pd.DataFrame:
+    """Commands of the training side: text, language and the template that each was made from, no label."""
     frame = data.commands(seed=seed)
-    frame = frame[frame.split == "train"]
-    return frame.groupby("cluster", sort=False).head(per_block).text.tolist()
+    return frame.loc[frame.split == "train", ["text", "language", "template"]].reset_index(drop=True)
 
 
-def licence_windows(seed: int = 0, words: int = LICENCE_WORDS) -> list[str]:
-    """Of each training-side licence text its first `words` words and, where it is longer, one window from inside."""
+def licence_windows(seed: int = 0, words: int = LICENCE_WORDS, most: int = LICENCE_WINDOWS) -> list[str]:
+    """Of each training-side licence text its first `words` words and at most `most` - 1 later windows, drawn."""
     rng = np.random.default_rng(seed)
     windows = []
     frame = data.licences(seed=seed)
     for text in frame[frame.split == "train"].text:
         tokens = text.split()
-        windows.append(" ".join(tokens[:words]))
-        if len(tokens) > 2 * words:
-            start = rng.integers(words, len(tokens) - words + 1)
-            windows.append(" ".join(tokens[start : start + words]))
+        # a tail shorter than a third of a window says too little of its text
+        starts = np.arange(words, len(tokens) - words // 3, words)
+        drawn = np.sort(rng.permutation(starts)[: most - 1])
+        windows += [" ".join(tokens[start : start + words]) for start in (0, *drawn)]
     return list(dict.fromkeys(windows))
 
 
@@ -65,37 +68,70 @@ def embed_cached(teacher: Teacher, texts: Sequence[str], folder: Path) -> np.nda
 
 def centred(embeddings: np.ndarray) -> np.ndarray:
     """Unit vectors around their mean: e5's cosines all lie between .7 and 1, which teaches little."""
-    shifted = embeddings - embeddings.mean(0)
-    return shifted / np.linalg.norm(shifted, axis=1, keepdims=True)
+    return normalize(embeddings - embeddings.mean(0))
+
+
+def lexical(texts: Sequence[str], size: int = LEXICAL_SIZE, seed: int = 0) -> np.ndarray:
+    """Which words a text has: latent semantic analysis of word TF-IDF, (n, size) float32, unit vectors.
+
+    Deerwester et al. 1990, "Indexing by latent semantic analysis". A sentence encoder passes over the rare words that
+    tell one licence from the next; this second target asks for them.
+    """
+    counts = TfidfVectorizer(sublinear_tf=True, min_df=min(3, len(texts))).fit_transform(texts)
+    size = min(size, min(counts.shape) - 1)
+    return normalize(TruncatedSVD(size, random_state=seed).fit_transform(counts)).astype(np.float32)
+
+
+def group_means(embeddings: np.ndarray, groups: Sequence[int]) -> np.ndarray:
+    """(n, d) and (n,) group numbers 0..g-1 -> (g, d) mean of each group, as unit vectors."""
+    sums = np.zeros((max(groups) + 1, embeddings.shape[1]), embeddings.dtype)
+    np.add.at(sums, groups, embeddings)
+    return normalize(sums)
 
 
 def sources(
     tokenizer: PreTrainedTokenizerFast,
     teacher: Teacher,
     parallel: pd.DataFrame,
-    commands: Sequence[str],
+    commands: pd.DataFrame,
     licences: Sequence[str],
     folder: Path,
     parallel_per_round: int = 90_000,
-) -> tuple[list[Source], np.ndarray]:
-    """Token lists with their targets: a translation aims at its English, a command and a licence at themselves.
+) -> list[Source]:
+    """Token lists with what they aim at.
 
-    Returns
-    -------
-    (sources, targets) : for `train`; targets (m, 384) float32, centred unit vectors.
+    A translation aims at the teacher's embedding of its English; a command at the mean of its template's commands,
+    which is what stays when names and rooms change; a licence window at its own embedding and, apart from that, at its
+    words (`lexical`).
     """
     english = parallel.english.drop_duplicates().tolist()
-    raw = [embed_cached(teacher, texts, folder) for texts in (english, commands, licences)]
     # each kind around its own mean: licences would otherwise all point the same way
-    targets = np.concatenate([centred(part) for part in raw]).astype(np.float32)
+    targets = [
+        centred(embed_cached(teacher, texts, folder)) for texts in (english, commands.text.tolist(), list(licences))
+    ]
     row_of = {text: row for row, text in enumerate(english)}
-    tokens = [_tokens(tokenizer, texts) for texts in (parallel.text.tolist(), commands, licences)]
-    first, second = len(english), len(english) + len(commands)
+    template = commands.groupby(["language", "template"], sort=False).ngroup().to_numpy()
+    parallel_ids, command_ids, licence_ids = (
+        _tokens(tokenizer, texts) for texts in (parallel.text, commands.text, licences)
+    )
+    itself = np.arange(len(licences))
     return [
-        Source("parallel", tokens[0], parallel.english.map(row_of).to_numpy(), min(parallel_per_round, len(parallel))),
-        Source("commands", tokens[1], np.arange(first, second), len(commands)),
-        Source("licences", tokens[2], np.arange(second, second + len(licences)), len(licences)),
-    ], targets
+        Source(
+            "parallel",
+            parallel_ids,
+            {"teacher": targets[0]},
+            parallel.english.map(row_of).to_numpy(),
+            min(parallel_per_round, len(parallel)),
+        ),
+        Source("commands", command_ids, {"teacher": group_means(targets[1], template)}, template, len(commands)),
+        Source(
+            "licences",
+            licence_ids,
+            {"teacher": targets[2], "words": lexical(licences)},
+            itself,
+            -(-len(licences) // 2),  # long texts: half of them take as many tokens as all commands
+        ),
+    ]
 
 
 def _tokens(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from helpers.distil.teacher import batches, mean_pool, pad
 class Schedule:
     """How long and how fast; `tokens_per_batch` counts padding."""
 
-    steps: int = 6000
+    steps: int = 13_000
     tokens_per_batch: int = 3072
     rows_per_batch: int = 192
     learning_rate: float = 1e-3
@@ -46,11 +46,16 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Source:
-    """Texts of one kind as token lists, the row of its target for each, and how many of them a round takes."""
+    """Texts of one kind as token lists, what they aim at, and how many of them a round takes.
+
+    `targets` names one matrix or several, each (m, d) float32 unit vectors; `row` (n,) is the row that text i aims at.
+    Targets of one name are reached through one projection, so they must be of one width in all sources.
+    """
 
     name: str
     ids: Sequence[list[int]]
-    target: np.ndarray
+    targets: Mapping[str, np.ndarray]
+    row: np.ndarray
     per_round: int
 
 
@@ -66,7 +71,6 @@ def loss_terms(predicted: torch.Tensor, target: torch.Tensor, rows: torch.Tensor
 def train(
     model: ModernBertModel,
     sources: Sequence[Source],
-    targets: np.ndarray,
     schedule: Schedule,
     folder: Path,
     resume: bool = True,
@@ -77,32 +81,38 @@ def train(
 
     Parameters
     ----------
-    model : the student; its mean-pooled output is mapped to the targets by a matrix that is thrown away.
+    model : the student; its mean-pooled output is mapped to each kind of target by a matrix that is thrown away.
     sources : what to read; a round takes `per_round` texts of each, in batches of similar length.
-    targets : (m, d) float32 unit vectors.
     folder : for the checkpoint.
     resume : False to begin anew whatever the folder holds.
     """
     torch.manual_seed(schedule.seed)
-    projection = torch.nn.Linear(model.config.hidden_size, targets.shape[1], bias=False)
-    modules = torch.nn.ModuleDict({"model": model, "projection": projection})
+    sizes = {name: target.shape[1] for source in sources for name, target in source.targets.items()}
+    projections = torch.nn.ModuleDict(
+        {name: torch.nn.Linear(model.config.hidden_size, size, bias=False) for name, size in sizes.items()}
+    )
+    modules = torch.nn.ModuleDict({"model": model, "projections": projections})
     table = model.embeddings.tok_embeddings.weight
     rest = [p for p in modules.parameters() if p is not table]
     peaks = (schedule.embedding_rate, schedule.learning_rate)
     optimiser = torch.optim.AdamW([{"params": [table]}, {"params": rest}], weight_decay=0.01, fused=True)
     folder.mkdir(parents=True, exist_ok=True)
-    path, mark = folder / CHECKPOINT, fingerprint(model, sources, targets, schedule)
+    path, mark = folder / CHECKPOINT, fingerprint(model, sources, schedule)
     history = _resume(modules, optimiser, path, mark) if resume else []
     start, began = len(history), time.perf_counter() - (history[-1]["seconds"] if history else 0)
-    target_of = torch.from_numpy(targets)
     model.train()
     stream = itertools.islice(_stream(sources, schedule), schedule.steps)
-    for step, (source, ids, rows) in enumerate(tqdm(stream, total=schedule.steps, desc="train")):
+    for step, (source, batch) in enumerate(tqdm(stream, total=schedule.steps, desc="train")):
         if step < start:
             continue
-        tokens, mask = pad(ids, model.config.pad_token_id)
-        predicted = projection(mean_pool(model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask))
-        cosine, contrast = loss_terms(predicted, target_of[rows], torch.from_numpy(rows), schedule.temperature)
+        tokens, mask = pad([source.ids[i] for i in batch], model.config.pad_token_id)
+        pooled = mean_pool(model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask)
+        rows = torch.from_numpy(source.row[batch])
+        terms = []
+        for name, target in source.targets.items():
+            aim = torch.from_numpy(target)[rows]
+            terms.append(torch.stack(loss_terms(projections[name](pooled), aim, rows, schedule.temperature)))
+        cosine, contrast = torch.stack(terms).sum(0)
         rate = min((step + 1) / schedule.warmup, 1) * (1 - step / schedule.steps)
         for group, peak in zip(optimiser.param_groups, peaks, strict=True):
             group["lr"] = rate * peak
@@ -113,10 +123,10 @@ def train(
         history.append(
             {
                 "step": step,
-                "source": source,
-                "cosine": round(cosine.item(), 5),
-                "contrast": round(contrast.item(), 5),
-                "texts": len(rows),
+                "source": source.name,
+                "cosine": round(cosine.item() / len(terms), 5),
+                "contrast": round(contrast.item() / len(terms), 5),
+                "texts": len(batch),
                 "tokens": int(mask.sum()),
                 "seconds": round(time.perf_counter() - began, 2),
             }
@@ -127,37 +137,35 @@ def train(
     return pd.DataFrame(history)
 
 
-def _stream(sources: Sequence[Source], schedule: Schedule) -> Iterator[tuple[str, list[list[int]], np.ndarray]]:
+def _stream(sources: Sequence[Source], schedule: Schedule) -> Iterator[tuple[Source, np.ndarray]]:
     """Batches without end: each round draws afresh from every source, sorts by length in windows, shuffles batches."""
     for round_ in itertools.count():
         rng = np.random.default_rng([schedule.seed, round_])
         parts = []
-        for number, source in enumerate(sources):
+        for source in sources:
             rows = rng.permutation(len(source.ids))
             rows = np.resize(rows, source.per_round)  # a small source comes more than once a round
             window = 24 * schedule.rows_per_batch
             for first in range(0, len(rows), window):
                 chunk = rows[first : first + window]
                 for batch in batches(source.ids, schedule.tokens_per_batch, chunk, schedule.rows_per_batch):
-                    parts.append((number, batch))
-        for i in rng.permutation(len(parts)):
-            number, batch = parts[i]
-            source = sources[number]
-            yield source.name, [source.ids[row] for row in batch], source.target[batch]
+                    parts.append((source, batch))
+        yield from (parts[i] for i in rng.permutation(len(parts)))
 
 
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def fingerprint(model: ModernBertModel, sources: Sequence[Source], targets: np.ndarray, schedule: Schedule) -> str:
+def fingerprint(model: ModernBertModel, sources: Sequence[Source], schedule: Schedule) -> str:
     """SHA-256 of all that decides what a run computes: sizes, tokens, targets, schedule."""
     sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     digest = hashlib.sha256(json.dumps([sizes, asdict(schedule)]).encode())
     for source in sources:
         digest.update(f"{source.name} {source.per_round}".encode())
         digest.update(np.fromiter(itertools.chain.from_iterable(source.ids), np.int64).tobytes())
-        digest.update(np.asarray(source.target, np.int64).tobytes())
-    digest.update(targets.tobytes())
+        digest.update(np.asarray(source.row, np.int64).tobytes())
+        for name, target in source.targets.items():
+            digest.update(name.encode() + np.ascontiguousarray(target).tobytes())
     return digest.hexdigest()
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from helpers.encode.export import export
 from helpers.encode.load import load_torch
-from helpers.encode.quantize import INT8_INT4, Report, quantize
+from helpers.encode.quantize import Report, quantize
+from helpers.encode.recipe import INT8_INT4
 
 
 @pytest.fixture(scope="session")

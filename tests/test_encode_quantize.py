@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ModernBertConfig
 
-from helpers.encode import cpu, quantize
+from helpers.encode import cpu, quantize, recipe
 from helpers.encode.encoder import OnnxEncoder, session
 from helpers.encode.export import _export_optimum
+from helpers.encode.graph import add_metadata, count_nodes, linear_layers, metadata, sha256, size_report
 from helpers.encode.load import MINI, random_model
-from helpers.encode.quantize import INT4_EMBEDDING, INT8, INT8_INT4, Recipe, count_nodes, metadata, size_report
+from helpers.encode.quantize import Gate
+from helpers.encode.recipe import INT4_INT4, INT4_TABLE, INT8, INT8_INT4, Recipe
 from helpers.errors import InputError
 
 TEXTS = ["Turn on the kitchen light", "Mach die Rollos im Schlafzimmer zu", "Quelle est la température ?", "stop"]
@@ -42,8 +44,8 @@ def test_answers_stay_close(mini_onnx: Path, mini_report) -> None:
 
 def test_recipe_source_and_policy_travel_with_the_file(mini_onnx: Path, mini_report) -> None:
     notes = metadata(mini_report.path)
-    assert Recipe(**notes["recipe"]) == mini_report.recipe == INT8_INT4.settled()
-    assert notes["source_sha256"] == quantize.sha256(mini_onnx)
+    assert Recipe.read(notes["recipe"]) == mini_report.recipe == INT8_INT4.settled()
+    assert notes["source_sha256"] == sha256(mini_onnx)
     assert notes["policy"] == {"batch": 1, "padding": False, "reduce_range": mini_report.recipe.reduce_range}
     assert notes["model"] == "mmbert-mini"
     assert str(mini_onnx.parent) not in json.dumps(notes)
@@ -51,7 +53,7 @@ def test_recipe_source_and_policy_travel_with_the_file(mini_onnx: Path, mini_rep
 
 def test_int8_alone_and_int4_alone(mini_onnx: Path, tmp_path: Path) -> None:
     int8 = quantize.quantize(mini_onnx, tmp_path / "a.onnx", INT8)
-    int4 = quantize.quantize(mini_onnx, tmp_path / "b.onnx", INT4_EMBEDDING)
+    int4 = quantize.quantize(mini_onnx, tmp_path / "b.onnx", INT4_TABLE)
     assert "GatherBlockQuantized" not in int8.nodes and "MatMulInteger" not in int4.nodes
     assert int4.ratio > int8.ratio > 1.15  # three quarters of this model are its table
     table = size_report({"fp32": mini_onnx, "int8": int8.path, "int4": int4.path})
@@ -63,16 +65,20 @@ def test_seven_bits_where_the_cpu_would_overflow(monkeypatch: pytest.MonkeyPatch
     for flags, reduced in (
         ({"avx2"}, True), ({"avx512f", "avx512_vnni"}, False), ({"avx_vnni"}, False), ({"asimd"}, False), (set(), True)
     ):  # fmt: skip
-        monkeypatch.setattr(quantize, "cpu_flags", lambda f=flags: frozenset(f))
-        monkeypatch.setattr(quantize, "has_vnni", lambda f=flags: not cpu.DOT_PRODUCT_FLAGS.isdisjoint(f))
+        monkeypatch.setattr(recipe, "cpu_flags", lambda f=flags: frozenset(f))
+        monkeypatch.setattr(recipe, "has_vnni", lambda f=flags: not cpu.DOT_PRODUCT_FLAGS.isdisjoint(f))
         assert INT8.settled().reduce_range is reduced
-    assert INT4_EMBEDDING.settled().reduce_range is False
+        assert Recipe("8", reduce_range=False).saturates() is reduced
+        assert not any(r.saturates() for r in (INT8, INT4_TABLE, INT4_INT4, Recipe("u", weights="uint8")))
+    assert INT4_TABLE.settled().reduce_range is False
+    assert Recipe("u", weights="uint8").settled().reduce_range is False
     assert Recipe("x", reduce_range=True).settled().reduce_range is True
 
 
 def test_weights_keep_to_the_range(mini_onnx: Path, tmp_path: Path) -> None:
     for reduced, most in ((True, 64), (False, 127)):
-        path = quantize.quantize(mini_onnx, tmp_path / "x.onnx", Recipe("x", reduce_range=reduced)).path
+        asked = Recipe("x", reduce_range=reduced)
+        path = quantize.quantize(mini_onnx, tmp_path / "x.onnx", asked, allow_saturation=True).path
         weights = [t for t in onnx.load(path).graph.initializer if t.name.endswith("_quantized")]
         found = [onnx.numpy_helper.to_array(t).astype(int) for t in weights if len(t.dims) == 2]
         assert len(found) == 24 and max(np.abs(w).max() for w in found) == most
@@ -103,7 +109,7 @@ def test_weights_the_quantiser_cannot_see_are_refused(mini_onnx: Path, tmp_path:
         model.graph.node.insert(0, onnx.helper.make_node("Mul", [node.input[1], "one"], [f"{node.name}_hidden"]))
         node.input[1] = f"{node.name}_hidden"
     onnx.save(model, tmp_path / "hidden.onnx")
-    with pytest.raises(RuntimeError, match="no MatMul was quantised"):
+    with pytest.raises(RuntimeError, match="no MatMul has constant weights"):
         quantize.quantize(tmp_path / "hidden.onnx", tmp_path / "q.onnx", INT8)
     assert [file.name for file in tmp_path.iterdir()] == ["hidden.onnx"]
 
@@ -115,7 +121,7 @@ def test_a_table_the_quantiser_cannot_see_is_refused(mini_onnx: Path, tmp_path: 
     gather.input[0] = "table"
     onnx.save(model, tmp_path / "hidden.onnx")
     with pytest.raises(RuntimeError, match="0 tables are read with input_ids"):
-        quantize.quantize(tmp_path / "hidden.onnx", tmp_path / "q.onnx", INT4_EMBEDDING)
+        quantize.quantize(tmp_path / "hidden.onnx", tmp_path / "q.onnx", INT4_TABLE)
     assert [file.name for file in tmp_path.iterdir()] == ["hidden.onnx"]
 
 
@@ -147,7 +153,7 @@ def test_a_size_that_cannot_be_is_refused() -> None:
     nodes = {"MatMulInteger": 24, "GatherBlockQuantized": 1}
     with pytest.raises(RuntimeError, match=r"only 1\.10 times smaller, at least 4\.50"):
         quantize._refuse_no_op(INT8_INT4, 24, nodes, 1.1, 4.5)
-    with pytest.raises(RuntimeError, match="only 22 of 24"):
+    with pytest.raises(RuntimeError, match="22 of 24"):
         quantize._refuse_no_op(INT8_INT4, 24, {**nodes, "MatMulInteger": 22}, 5, 4.5)
     with pytest.raises(RuntimeError, match="2 tables"):
         quantize._refuse_no_op(INT8_INT4, 24, {**nodes, "GatherBlockQuantized": 2}, 5, 4.5)
@@ -156,16 +162,16 @@ def test_a_size_that_cannot_be_is_refused() -> None:
 def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
     out = tmp_path / "q.onnx"
     (tmp_path / "bad.onnx").write_bytes(b"no model at all")
-    for source, recipe, words in (
+    for source, asked, words in (
         (tmp_path / "none.onnx", INT8, "no model file"),
         (tmp_path / "bad.onnx", INT8, "no ONNX file"),
         (mini_report.path, INT8, "quantised already"),
-        (mini_onnx, Recipe("nothing", int8_linear=False, int4_embedding=False), "quantises nothing"),
-        (mini_onnx, Recipe("odd", block_size=24), "power of two"),
-        (mini_onnx, Recipe("wide", block_size=512), "hidden size 256"),
+        (mini_onnx, Recipe("wide", table_block=512), "hidden size 256"),
+        (mini_onnx, Recipe("typing error", keep=("*.Wqk",)), r"keep='\*\.Wqk' fits no linear layer"),
+        (mini_onnx, Recipe("everything", keep=("*",)), "keeps every linear layer"),
     ):
         with pytest.raises(InputError, match=words) as error:
-            quantize.quantize(source, out, recipe)
+            quantize.quantize(source, out, asked)
         assert "\n" not in str(error.value) and not out.exists()
     with pytest.raises(InputError, match="no files"):
         size_report({})
@@ -173,11 +179,114 @@ def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
         size_report({"x": out})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"linear": None, "table": None}, "quantises nothing"),
+        ({"table_block": 24}, "power of two"),
+        ({"linear_block": 8}, "power of two"),
+        ({"linear": "int5"}, "choose one of"),
+        ({"keep": "*.mlp.Wo"}, "give a tuple"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_when_it_is_made(wrong: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        Recipe("x", **wrong)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="another version"):
+        Recipe.read({"name": "x", "int8_linear": True})
+
+
+@given(st.sets(st.sampled_from(recipe.PARTS)), st.sets(st.integers(0, 5)))
+def test_patterns_choose_layers(parts: set[str], layers: set[int]) -> None:
+    names = [f"{layer}.{part}" for layer in range(6) for part in recipe.PARTS]
+    keep = tuple(f"*.{part}" for part in parts) + tuple(f"{layer}.*" for layer in layers)
+    left = [n for n in names if n.partition(".")[2] not in parts and int(n[0]) not in layers]
+    if left:
+        assert Recipe("x", keep=keep).chosen(names) == left
+        if keep:
+            assert Recipe("x", only=keep).chosen(names) == [n for n in names if n not in left]
+    else:
+        with pytest.raises(InputError, match="keeps every"):
+            Recipe("x", keep=keep).chosen(names)
+
+
+def test_a_part_alone_and_everything_else(mini_onnx: Path, tmp_path: Path) -> None:
+    one = quantize.quantize(mini_onnx, tmp_path / "one.onnx", Recipe("one", only=("*.mlp.Wo",), table=None))
+    rest = quantize.quantize(mini_onnx, tmp_path / "rest.onnx", Recipe("rest", keep=("*.mlp.Wo",), table=None))
+    assert (one.nodes["MatMulInteger"], rest.nodes["MatMulInteger"]) == (6, 18)
+    left = {path: set(linear_layers(onnx.load(path))) for path in (one.path, rest.path)}
+    assert left[rest.path] == {f"{layer}.mlp.Wo" for layer in range(6)} and len(left[one.path]) == 18
+
+
+@pytest.mark.parametrize(
+    ("asked", "node", "close"),
+    [
+        (INT4_INT4, "MatMulNBits", 0.95),
+        (Recipe("int8-block", linear="int8-block"), "MatMulNBits", 0.99),
+        (Recipe("uint8", weights="uint8"), "MatMulInteger", 0.99),
+        (Recipe("asymmetric", symmetric=False, table_symmetric=False), "MatMulInteger", 0.99),
+        (Recipe("tensor", per_channel=False, table_block=128), "MatMulInteger", 0.9),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_every_choice_is_made_and_stays_near(mini_onnx: Path, tmp_path: Path, asked, node, close) -> None:
+    report = quantize.quantize(mini_onnx, tmp_path / "q.onnx", asked)
+    assert report.nodes[node] == 24 and report.nodes["GatherBlockQuantized"] == 1
+    assert Recipe.read(metadata(report.path)["recipe"]) == asked.settled()
+    assert cosine(mini_onnx, report.path) > close
+
+
+def test_overflow_is_refused_before_any_work(mini_onnx: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recipe, "needs_reduced_range", lambda: True)
+    asked = Recipe("8-bit", reduce_range=False)
+    with pytest.raises(RuntimeError, match=r"no VNNI.*reduce_range=None") as error:
+        quantize.quantize(mini_onnx, tmp_path / "q.onnx", asked)
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    assert quantize.quantize(mini_onnx, tmp_path / "q.onnx", asked, allow_saturation=True).nodes["MatMulInteger"] == 24
+
+
+def test_the_gate_lets_through_what_agrees_and_says_so(mini_onnx: Path, tmp_path: Path) -> None:
+    report = quantize.quantize(mini_onnx, tmp_path / "q.onnx", gate=Gate(TEXTS, MINI / "tokenizer.json", 0.97))
+    assert 0.97 < report.agreement < 1
+    assert metadata(report.path)["agreement"] == {"cosine": report.agreement, "texts": len(TEXTS)}
+    assert f"{report.agreement:.4f}" in str(report)
+    texts = OnnxEncoder(mini_onnx, MINI / "tokenizer.json").encode(TEXTS)
+    nearest = Gate(TEXTS, MINI / "tokenizer.json", 1, answers=lambda embeddings: (embeddings @ texts.T).argmax(axis=1))
+    report = quantize.quantize(mini_onnx, tmp_path / "q.onnx", gate=nearest)
+    assert metadata(report.path)["agreement"] == {"share": 1, "texts": len(TEXTS)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        (Recipe("tensor", per_channel=False), "per_channel=True"),
+        (INT4_INT4, "linear='int8'"),
+        (INT8_INT4, "mlp.Wo"),
+        (INT4_TABLE, "table=None"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_gate_refuses_and_says_what_to_try(mini_onnx: Path, tmp_path: Path, asked: Recipe, advice: str) -> None:
+    out = tmp_path / "q.onnx"
+    out.write_text("what was here before")
+    with pytest.raises(RuntimeError, match="agree with fp32 on 4 texts, at least 1 asked") as error:
+        quantize.quantize(mini_onnx, out, asked, gate=Gate(TEXTS, MINI / "tokenizer.json", 1))
+    assert advice in str(error.value) and "\n" not in str(error.value)
+    assert out.read_text() == "what was here before" and list(tmp_path.iterdir()) == [out]
+
+
+def test_a_gate_without_texts_is_no_gate() -> None:
+    for texts, bound in (([], 0.9), (TEXTS, 98)):
+        with pytest.raises(InputError, match="gate"):
+            Gate(texts, MINI / "tokenizer.json", bound)
+
+
 @given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=20), min_size=1), st.text(max_size=5))
 def test_metadata_can_be_added_to_a_file_without_reading_it(tmp_path_factory, notes: dict[str, str], name: str) -> None:
     path = tmp_path_factory.mktemp("note") / "m.onnx"
     graph = onnx.helper.make_graph([], name, [], [])
     onnx.save(onnx.helper.make_model(graph), path)
-    quantize._note(path, notes)
+    add_metadata(path, notes)
     model = onnx.load(path)
     assert {p.key: p.value for p in model.metadata_props} == notes and model.graph.name == name

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.encode import store
-from helpers.encode.quantize import INT8, INT8_INT4, Recipe
+from helpers.encode.recipe import INT8, INT8_INT4, Recipe
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     # in this process, where the stubs are
     monkeypatch.setattr(store, "_apart", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(store, "random_model", lambda config, seed: None)
-    monkeypatch.setattr(store, "export", lambda model, path: make(path))
+    monkeypatch.setattr(store, "export", lambda model, path, banded_from: make(path))
     monkeypatch.setattr(store, "quantize", lambda source, path, recipe: make(path))
     return made
 
@@ -34,6 +34,12 @@ def test_a_file_is_made_once(made: list[str], tmp_path: Path) -> None:
     assert first == store.random_file("mmbert-small", INT8, folder=folder)
     assert [name[:18] for name in made] == ["mmbert-small-fp32-", "mmbert-small-int8-"]
     assert first in folder.iterdir() and len(list(folder.iterdir())) == 2
+
+
+def test_graphs_and_depths_are_kept_apart(made: list[str], tmp_path: Path) -> None:
+    asked = ({}, {"layers": 3}, {"banded_from": None}, {"banded_from": None, "layers": 3})
+    assert len({store.random_file("mmbert-small", folder=tmp_path, **one) for one in asked}) == len(asked)
+    assert len(made) == len(asked)
 
 
 def test_a_damaged_file_is_made_again(made: list[str], tmp_path: Path) -> None:
@@ -48,7 +54,7 @@ def test_files_of_older_code_go_and_no_others(made: list[str], tmp_path: Path, m
     """Other seeds, sizes and recipes stay, even those whose name begins alike: somebody may hold their paths."""
     asked = (
         ("mmbert-small", INT8, 0), ("mmbert-small", INT8_INT4, 0), ("mmbert-small", Recipe("int8-x"), 0),
-        ("mmbert-small", Recipe("int8", per_channel=False, int4_embedding=False), 0), ("mmbert-base", INT8, 0),
+        ("mmbert-small", Recipe("int8", per_channel=False, table=None), 0), ("mmbert-base", INT8, 0),
         ("mmbert-small", INT8, 1),
     )  # fmt: skip
     paths = [store.random_file(*one, folder=tmp_path) for one in asked]

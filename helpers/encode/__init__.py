@@ -11,7 +11,9 @@ _HOMES = {
     "load": ("ModelSource", "configuration", "load_torch", "random_model", "resolve"),
     "encoder": ("Encoder", "OnnxEncoder", "TorchEncoder"),
     "export": ("parity",),
-    "quantize": ("INT4_EMBEDDING", "INT8", "INT8_INT4", "Recipe", "count_nodes", "size_report"),
+    "graph": ("count_nodes", "size_report"),
+    "quantize": ("Gate",),
+    "recipe": ("INT4_INT4", "INT4_TABLE", "INT8", "INT8_INT4", "Recipe"),
     "store": ("random_file",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from helpers.encode.attention import BANDED_FROM, expand, functions, named_attention
 from helpers.encode.encoder import session
+from helpers.encode.graph import add_metadata
 from helpers.encode.quiet import quiet
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
+    import onnx
     import torch
     from transformers import PreTrainedModel
 
@@ -28,7 +31,7 @@ INPUTS, OUTPUT = ["input_ids", "attention_mask"], "token_embeddings"
 LARGEST = 1.9e9  # bytes of weights; protobuf, the format of .onnx files, ends at 2 GB
 
 
-def export(model: PreTrainedModel, path: str | Path, opset: int = 23) -> Path:
+def export(model: PreTrainedModel, path: str | Path, opset: int = 23, banded_from: int | None = BANDED_FROM) -> Path:
     """Write an encoder as one ONNX file, whole or not at all.
 
     torch's exporter (torch.onnx.export with dynamo=True) is used; where it fails, optimum's older one steps in at its
@@ -42,6 +45,9 @@ def export(model: PreTrainedModel, path: str | Path, opset: int = 23) -> Path:
         The file to write; its folder is made if need be.
     opset
         23 is the first with Attention and RotaryEmbedding as operators of their own.
+    banded_from
+        Tokens from which a ModernBERT's local layers compute only what they look at (`helpers.encode.attention`); None
+        for the masked product at any length. The answers are the same.
 
     Returns
     -------
@@ -63,27 +69,29 @@ def export(model: PreTrainedModel, path: str | Path, opset: int = 23) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         part = Path(folder) / "model.onnx"
         try:
-            _export_dynamo(model, part, opset)
+            _export_dynamo(model, part, opset, banded_from)
         except Exception as error:  # torch raises whatever its many stages raise
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"torch could not export at opset {opset} ({reason}): optimum does it instead", stacklevel=2)
             _export_optimum(model, part)
         name = model.config.name_or_path  # a hub name, or a folder that is nobody else's business
-        _note(part, {"model": Path(name).name if Path(name).is_dir() else name or model.config.model_type})
+        add_metadata(part, {"model": Path(name).name if Path(name).is_dir() else name or model.config.model_type})
         part.replace(path)
     return path
 
 
-def _export_dynamo(model: PreTrainedModel, path: Path, opset: int) -> None:
+def _export_dynamo(model: PreTrainedModel, path: Path, opset: int, banded_from: int | None) -> None:
     import torch
 
-    modern = model.config.model_type == "modernbert"
+    config = model.config
+    modern = config.model_type == "modernbert"
+    named = modern and opset >= 23
     batch, sequence = torch.export.Dim("batch"), torch.export.Dim("sequence")
     ids = torch.randint(5, 1000, (2, 40))
     mask = torch.ones_like(ids)
     mask[1, 30:] = 0
     shapes = ({0: batch, 1: sequence},) * 2
-    with quiet(), _attention_by_name() if modern and opset >= 23 else contextlib.nullcontext():
+    with quiet(), named_attention() if named else contextlib.nullcontext():
         program = torch.onnx.export(
             _wrapped(model, modern), (ids, mask), dynamo=True, opset_version=opset, input_names=INPUTS,
             output_names=[OUTPUT], dynamic_shapes=shapes, verbose=False,
@@ -91,19 +99,22 @@ def _export_dynamo(model: PreTrainedModel, path: Path, opset: int) -> None:
         beside = path.with_name("beside.onnx")
         program.save(beside, external_data=True)
         del program
-    _join(beside, path)
+    made = []
+    if named:
+        made = functions(config.num_attention_heads, config.hidden_size, config.local_attention, opset, banded_from)
+    _join(beside, path, made)
 
 
-def _join(beside: Path, path: Path) -> None:
-    """Put a graph and the weights beside it into one file, a tensor at a time.
+def _join(beside: Path, path: Path, made: list[onnx.FunctionProto]) -> None:
+    """Put a graph, with `made` written out, and the weights beside it into one file, a tensor at a time.
 
-    A protobuf message may be written in pieces that its reader merges. Written at once, model, message and its bytes
+    Written in pieces that the reader merges, as in `add_metadata`. Written at once, model, message and its bytes
     would stand in memory together: 5.6 GB for mmBERT-base.
     """
     import onnx
     from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-    model = onnx.load(beside, load_external_data=False)
+    model = expand(onnx.load(beside, load_external_data=False), made)
     tensors = list(model.graph.initializer)
     del model.graph.initializer[:]
     with path.open("wb") as file:
@@ -140,39 +151,6 @@ def _wrapped(model: PreTrainedModel, modern: bool) -> torch.nn.Module:
     return Wrapped().eval()
 
 
-def _named_attention(
-    module: Any, qkv: torch.Tensor, attention_mask: torch.Tensor, sliding_window_mask: torch.Tensor,
-    position_ids: torch.Tensor, local_attention: tuple[int, int], dim: int, **_: Any,
-) -> tuple[torch.Tensor]:  # fmt: skip
-    """ModernBERT's attention written in ONNX's own operators, (batch, sequence, heads * width) throughout."""
-    import torch
-
-    heads, half = module.num_heads, module.head_dim // 2
-    query, key, value = qkv.flatten(2).split(dim, dim=-1)
-    # The model repeats the half-width angles for its own way of rotating; the operator wants them once.
-    cos, sin = (angles[..., :half] for angles in module.rotary_emb(qkv, position_ids=position_ids))
-    query, key = (torch.onnx.ops.rotary_embedding(x, cos, sin, num_heads=heads) for x in (query, key))
-    mask = attention_mask if local_attention == (-1, -1) else sliding_window_mask
-    return (torch.onnx.ops.attention(query, key, value, mask, q_num_heads=heads, kv_num_heads=heads)[0],)
-
-
-@contextlib.contextmanager
-def _attention_by_name() -> Iterator[None]:
-    """Export attention as two operators instead of twenty: a third fewer nodes, half the time to export.
-
-    The exporter would find the operators in the graph by itself, but leaves transposes and slices around each.
-    """
-    from transformers.models.modernbert import modeling_modernbert
-
-    functions = modeling_modernbert.MODERNBERT_ATTENTION_FUNCTION
-    usual = functions["sdpa"]
-    functions["sdpa"] = _named_attention
-    try:
-        yield
-    finally:
-        functions["sdpa"] = usual
-
-
 def _export_optimum(model: PreTrainedModel, path: Path) -> None:
     import onnx
     from optimum.exporters.onnx import onnx_export_from_model
@@ -186,20 +164,6 @@ def _export_optimum(model: PreTrainedModel, path: Path) -> None:
         node.output[:] = [OUTPUT if name == old else name for name in node.output]
         node.input[:] = [OUTPUT if name == old else name for name in node.input]
     onnx.save(proto, path)
-
-
-def _note(path: Path, notes: dict[str, str]) -> None:
-    """Put key and value pairs into the file's metadata.
-
-    As in `_join`, a small piece with the metadata goes to the end, and a gigabyte of weights need not be read and
-    written again.
-    """
-    import onnx
-
-    piece = onnx.ModelProto()
-    onnx.helper.set_model_props(piece, notes)
-    with path.open("ab") as file:
-        file.write(piece.SerializeToString())
 
 
 def parity(

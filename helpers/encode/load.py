@@ -162,13 +162,19 @@ def load_torch(source: ModelSource | str) -> tuple[PreTrainedModel, PreTrainedTo
     return model.eval(), tokenizer
 
 
-def configuration(size: str) -> ModernBertConfig:
-    """The exact configuration of mmBERT: "mmbert-small" (140 M parameters) or "mmbert-base" (307 M)."""
+def configuration(size: str, layers: int | None = None) -> ModernBertConfig:
+    """The exact configuration of mmBERT: "mmbert-small" (140 M parameters) or "mmbert-base" (307 M).
+
+    `layers`: only so many of the 22, for measurements that would take too long; every third is global, as in the whole.
+    """
     from transformers import ModernBertConfig
 
     if size not in _SIZES:
         raise InputError(f"configuration({size!r}): choose one of {', '.join(_SIZES)}")
-    return ModernBertConfig(**_MMBERT, **_SIZES[size], reference_compile=False, attn_implementation="sdpa")
+    if layers is not None and not 1 <= layers <= _MMBERT["num_hidden_layers"]:
+        raise InputError(f"configuration({size!r}): layers={layers}: give 1 to {_MMBERT['num_hidden_layers']}")
+    settings = {**_MMBERT, **_SIZES[size], **({"num_hidden_layers": layers} if layers else {})}
+    return ModernBertConfig(**settings, reference_compile=False, attn_implementation="sdpa")
 
 
 def random_model(config: ModernBertConfig, seed: int = 0) -> PreTrainedModel:

@@ -9,15 +9,16 @@ import multiprocessing
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import ROOT
+from helpers.encode.attention import BANDED_FROM
 from helpers.encode.export import export
 from helpers.encode.load import configuration, random_model
-from helpers.encode.quantize import Recipe, quantize
+from helpers.encode.quantize import quantize
+from helpers.encode.recipe import Recipe
 
 if TYPE_CHECKING:
     from transformers import ModernBertConfig
@@ -26,7 +27,10 @@ FOLDER = ROOT / "build" / "models"
 _MAKERS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 
-def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: Path = FOLDER) -> Path:
+def random_file(
+    size: str, recipe: Recipe | None = None, seed: int = 0, folder: Path = FOLDER, *, layers: int | None = None,
+    banded_from: int | None = BANDED_FROM,
+) -> Path:  # fmt: skip
     """A file of mmBERT's exact size with random weights: for speed, size and memory, never for accuracy.
 
     Made once and found again as long as the recipe (as settled for this CPU), the seed, the packages and this code stay
@@ -42,6 +46,10 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
         How to quantise; None for float32.
     seed, folder
         Of the weights, and where to keep the files.
+    layers
+        As in `configuration`.
+    banded_from
+        As in `export`.
 
     Returns
     -------
@@ -53,10 +61,11 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
     InputError
         If there is no such size; and whatever `export` and `quantize` raise.
     """
-    config = configuration(size)
+    config = configuration(size, layers)
     settled = recipe and recipe.settled()
     # What was asked for, and what makes it: only the second may differ in a file that the new one replaces.
-    asked = _digest({"size": size, "recipe": settled and asdict(settled), "seed": seed})
+    graph = {"layers": layers, "banded_from": banded_from}
+    asked = _digest({"size": size, "recipe": settled and settled.note(), "seed": seed, **graph})
     name = f"{size}-{recipe.name if recipe else 'fp32'}-{asked}"
     stem = f"{name}-{_digest(config.to_dict(), *_makers())}"
     for file in _files(folder, re.escape(stem) + r"-\d+"):
@@ -64,9 +73,9 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
             return file
     part = folder / f"{stem}.onnx"
     if settled:
-        _apart(quantize, random_file(size, None, seed, folder), part, settled)
+        _apart(quantize, random_file(size, None, seed, folder, **graph), part, settled)
     else:
-        _apart(_export_random, config, seed, part)
+        _apart(_export_random, config, seed, part, banded_from)
     path = part.replace(folder / f"{stem}-{part.stat().st_size}.onnx")
     for file in _files(folder, re.escape(name) + r"-[0-9a-f]{8}(-\d+)?"):
         if file != path:
@@ -75,8 +84,8 @@ def random_file(size: str, recipe: Recipe | None = None, seed: int = 0, folder: 
     return path
 
 
-def _export_random(config: ModernBertConfig, seed: int, path: Path) -> None:
-    export(random_model(config, seed), path)
+def _export_random(config: ModernBertConfig, seed: int, path: Path, banded_from: int | None) -> None:
+    export(random_model(config, seed), path, banded_from=banded_from)
 
 
 def _apart(function: Callable[..., object], *arguments: object) -> None:
@@ -93,7 +102,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 def _makers() -> Iterator[bytes]:
     """Everything but the request that a file depends on: the packages' versions and our own code."""
     yield " ".join(version(name) for name in _MAKERS).encode()
-    for name in ("export.py", "load.py", "quantize.py"):
+    for name in ("attention.py", "export.py", "graph.py", "load.py", "quantize.py", "recipe.py"):
         yield Path(__file__).with_name(name).read_bytes()
 
 

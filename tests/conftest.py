@@ -25,6 +25,12 @@ def mini_onnx(mini_torch, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def plain_onnx(mini_torch, tmp_path_factory) -> Path:
+    """mmbert-mini as a float32 .onnx file with the masked product at any length."""
+    return export(mini_torch[0], tmp_path_factory.mktemp("plain") / "plain.onnx", banded=False)
+
+
+@pytest.fixture(scope="session")
 def mini_report(mini_onnx) -> Report:
     """mmbert-mini in INT8 with an INT4 table: what quantize said about it (the file is its `path`)."""
     return quantize(mini_onnx, mini_onnx.with_name("int8_int4.onnx"), INT8_INT4)

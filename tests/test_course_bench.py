@@ -7,12 +7,13 @@ import statistics
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.course import bench, machine, plots
-from helpers.encode import cpu
+from helpers.encode import cpu, encoder
 from helpers.errors import InputError
 
 
@@ -51,6 +52,29 @@ def test_the_machines_figures_are_figures() -> None:
     assert bench.copy_gbps(megabytes=16, rounds=2) > 0.1
     assert bench.fp32_gflops(threads=1, size=128, rounds=3) > 0.1
     assert bench.int8_gops(threads=1, size=128, rounds=3) > 0.1
+
+
+def test_a_profile_names_the_operators_and_counts_what_runs_in_branches(mini_onnx, mini_report) -> None:
+    table = bench.profile_nodes(mini_report.path, tokens=300, runs=2)
+    assert table.share.sum() == pytest.approx(1) and (table.ms.diff().dropna() <= 0).all()
+    assert "If" not in table.index and table.calls["Attention"] == 4 and table.calls["MultiHeadAttention"] == 2
+    short = bench.profile_nodes(mini_onnx, tokens=20, runs=1)
+    assert short.calls["Attention"] == 6 and "MultiHeadAttention" not in short.index
+
+
+def test_runs_are_measured_one_by_one(mini_report) -> None:
+    found = encoder.measure_runs(str(mini_report.path), n_tokens=50, runs=2)
+    assert len(found["seconds"]) == 2 and len(found["rss_mb"]) == 3 and min(found["rss_mb"]) > 10
+
+
+def test_a_heat_map_writes_each_number_and_scales_by_column() -> None:
+    frame = pd.DataFrame({"a": [0.0, 1.0], "b": [100.0, 300.0]}, index=["x", "y"])
+    _, (left, right) = plt.subplots(1, 2)
+    plots.heat(left, frame, "{:.0f}")
+    plots.heat(right, frame, "{:.0f}", by_column=True)
+    assert [t.get_text() for t in left.texts] == ["0", "100", "1", "300"]
+    assert left.images[0].get_array()[1, 0] < 0.01 and right.images[0].get_array()[1, 0] == 1
+    plt.close()
 
 
 def test_peak_rss_measures_another_process() -> None:

@@ -109,15 +109,22 @@ def test_training_lowers_the_loss(tokenizer, task, tmp_path):
 
 def test_two_kinds_of_target_are_learnt_each_through_its_own_matrix(tokenizer, task, tmp_path):
     (source,) = task
-    words = np.eye(len(source.ids), 12, dtype=np.float32)
-    words[12:, 0] = 1
+    words = np.random.default_rng(1).normal(size=(len(source.ids), 12)).astype(np.float32)
+    words /= np.linalg.norm(words, axis=1, keepdims=True)
     both = replace(source, targets={**source.targets, "words": words})
-    student = tiny(tokenizer)
-    history = train(student, [both, source], replace(SCHEDULE, steps=80), tmp_path)
-    assert history.contrast[-8:].mean() < history.contrast[:8].mean()
-    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as saved:
-        shapes = [saved.get_tensor(f"weight.projections.{name}.weight").shape for name in ("teacher", "words")]
-    assert shapes == [(24, 32), (12, 32)]
+
+    def closeness(steps: int) -> dict[str, float]:
+        student = tiny(tokenizer)
+        train(student, [both], replace(SCHEDULE, steps=steps), tmp_path / str(steps))
+        tokens, mask = pad(source.ids, tokenizer.pad_token_id)
+        with torch.inference_mode(), safe_open(tmp_path / str(steps) / "checkpoint.safetensors", "pt") as saved:
+            pooled = mean_pool(student.eval()(input_ids=tokens, attention_mask=mask).last_hidden_state, mask)
+            found = {name: pooled @ saved.get_tensor(f"weight.projections.{name}.weight").T for name in both.targets}
+        unit = {name: torch.nn.functional.normalize(x, dim=1).numpy() for name, x in found.items()}
+        return {name: float((unit[name] * target).sum(1).mean()) for name, target in both.targets.items()}
+
+    before, after = closeness(4), closeness(120)
+    assert after["teacher"] > before["teacher"] + 0.03 and after["words"] > before["words"] + 0.03
 
 
 def test_a_stopped_run_goes_on_where_it_was(tokenizer, task, tmp_path):
@@ -220,10 +227,41 @@ def test_texts_that_share_their_rare_words_are_near_in_the_lexical_target():
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[4] + 0.1
 
 
-def test_windows_of_a_licence_follow_each_other_without_overlap():
-    windows = corpus.licence_windows(words=90, most=4)
-    assert max(len(window.split()) for window in windows) == 90
-    assert len(windows) == len(set(windows)) > len(corpus.licence_windows(words=90, most=1))
+def test_windows_of_a_licence_do_not_overlap(monkeypatch):
+    numbered = " ".join(map(str, range(1000)))
+    papers = pd.DataFrame({"text": [numbered, "a b", numbered], "split": ["train", "train", "test"]})
+    monkeypatch.setattr(data, "licences", lambda seed: papers)
+    first, *others, short = corpus.licence_windows(words=90, most=4)
+    assert first.split() == [str(n) for n in range(90)] and short == "a b" and len(others) == 3
+    starts = [int(window.split()[0]) for window in others]
+    assert starts == sorted(set(starts)) and all(start % 90 == 0 and 90 <= start <= 900 for start in starts)
+    assert all(window.split() == [str(n) for n in range(s, s + 90)] for s, window in zip(starts, others, strict=True))
+
+
+def test_what_each_kind_of_text_aims_at(tokenizer, tmp_path):
+    """The wiring, with a teacher whose embedding of a text is drawn from its length."""
+
+    class Stub:
+        def encode(self, texts, progress):
+            return np.stack([np.random.default_rng(len(text)).normal(size=6) for text in texts]).astype(np.float32)
+
+    parallel = pd.DataFrame({"english": ["on", "on", "off now"], "text": ["an", "on", "aus"], "language": list("abc")})
+    commands = pd.DataFrame(
+        {"text": ["lamp on", "the fan on", "stop"], "language": ["en"] * 3, "template": ["{name} on"] * 2 + ["stop"]}
+    )
+    windows = ["to use and copy", "to use and modify", "to use and sell it all", "no warranty to use"]
+    found = {s.name: s for s in corpus.sources(tokenizer, Stub(), parallel, commands, windows, tmp_path)}
+    assert found["parallel"].row.tolist() == [0, 0, 1]
+    assert found["commands"].row.tolist() == [0, 0, 1] and found["commands"].per_round == 3
+    own = corpus.centred(Stub().encode(commands.text, False))
+    np.testing.assert_allclose(
+        found["commands"].targets["teacher"][0], corpus.group_means(own[:2], [0, 0])[0], atol=1e-6
+    )
+    assert found["licences"].targets.keys() == {"teacher", "words"} and found["licences"].per_round == 2
+    for source in found.values():
+        for target in source.targets.values():
+            np.testing.assert_allclose(np.linalg.norm(target, axis=1), 1, rtol=1e-5)
+            assert len(target) == source.row.max() + 1
 
 
 def test_the_student_reads_the_training_side_only():
@@ -231,7 +269,7 @@ def test_the_student_reads_the_training_side_only():
     other = set(commands.text[commands.split != "train"])
     commands = corpus.training_commands()
     assert other.isdisjoint(commands.text)
-    assert set(commands) == {"text", "language", "template"}, "a label, or a cluster that gives it away"
+    assert set(commands) == {"text", "language", "template"}, "a label has no business here"
     papers = data.licences()
     allowed = [" ".join(text.split()) for text in papers.text[papers.split == "train"]]
     windows = corpus.licence_windows()

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import ModernBertConfig
 
+from helpers.encode.attention import expand, functions
 from helpers.encode.encoder import session
 from helpers.encode.export import export, parity
 from helpers.encode.graph import count_nodes, linear_layers, metadata
+from helpers.encode.load import random_model
 from helpers.encode.recipe import PARTS
 from helpers.errors import InputError
 
@@ -81,12 +85,6 @@ LONG = (256, 257, 320, 321, 700)
 
 
 @pytest.fixture(scope="module")
-def plain_onnx(mini_torch, tmp_path_factory) -> Path:
-    """mmbert-mini with the masked product at any length."""
-    return export(mini_torch[0], tmp_path_factory.mktemp("plain") / "plain.onnx", banded_from=None)
-
-
-@pytest.fixture(scope="module")
 def banded_onnx(mini_torch, tmp_path_factory) -> Path:
     """mmbert-mini that takes every text for a long one."""
     return export(mini_torch[0], tmp_path_factory.mktemp("banded") / "banded.onnx", banded_from=1)
@@ -120,11 +118,78 @@ def test_any_lengths_in_any_batch_give_what_each_gives_alone(plain_onnx, banded_
         np.testing.assert_allclose(together[row, :length], plain.run(None, feed)[0][0], atol=2e-5)
 
 
-def test_a_row_of_nothing_but_padding_harms_nobody(banded_onnx: Path) -> None:
-    ids, mask = np.full((2, 300), 7), np.ones((2, 300), dtype=np.int64)
+def run(path: Path, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return session(path).run(None, {"input_ids": ids, "attention_mask": mask})[0]
+
+
+def test_a_row_of_nothing_but_padding_harms_nobody(mini_onnx: Path) -> None:
+    ids = np.random.default_rng(0).integers(5, 40_000, (2, 300))
+    mask = np.ones_like(ids)
     mask[1] = 0
-    found = session(banded_onnx).run(None, {"input_ids": ids, "attention_mask": mask})[0]
+    found = run(mini_onnx, ids, mask)
     assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[0], run(mini_onnx, ids[:1], mask[:1])[0], atol=2e-5)
+
+
+def test_full_batches_and_masks_with_holes(mini_torch, mini_onnx: Path) -> None:
+    ids = np.random.default_rng(0).integers(5, 40_000, (4, 300))
+    full = np.ones_like(ids)  # no padding in a batch: global layers run without a mask
+    holes = full.copy()
+    holes[0, :70], holes[1, 100:260], holes[2, 299] = 0, 0, 0
+    for mask in (full, holes):
+        with torch.inference_mode():
+            expected = mini_torch[0](input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
+        gap = np.abs(run(mini_onnx, ids, mask) - expected.last_hidden_state.numpy())[mask.astype(bool)]
+        assert gap.max() < 1e-5
+
+
+def test_onnx_finds_nothing_to_complain_about(mini_onnx: Path, plain_onnx: Path) -> None:
+    for path in (mini_onnx, plain_onnx):
+        onnx.checker.check_model(onnx.load(path), full_check=True)
+
+
+@pytest.mark.parametrize("window", [1, 2, 6, 16, 600])
+def test_any_window_is_banded_right(window: int) -> None:
+    """The operators alone, against a softmax written out; 600 is wider than the text."""
+    tokens, heads, width = 70, 2, 8
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.normal(size=(3, tokens, width)).astype(np.float32) for _ in range(3))
+    mask = np.ones((3, tokens), dtype=np.int64)
+    mask[1, 50:], mask[2, :9] = 0, 0
+    near = np.abs(np.arange(tokens)[:, None] - np.arange(tokens)) <= window // 2
+    allowed = {"Local": near & mask[:, None].astype(bool), "Global": np.repeat(mask[:, None] > 0, tokens, 1)}
+    vector = f"float[b, t, {width}]"
+    for kind, pairs in allowed.items():
+        graph = onnx.parser.parse_graph(
+            f"""g ({vector} q, {vector} k, {vector} v, int64[b, t] m) => ({vector} o)
+            {{ mask = attention.{kind}Mask (m) o = attention.{kind}Attention (q, k, v, mask) }}"""
+        )
+        opsets = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("attention", 1)]
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = expand(model, functions(heads, width, window, 23, banded_from=1))
+        onnx.checker.check_model(model, full_check=True)
+        feed = {"q": query, "k": key, "v": value, "m": mask}
+        made = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        found = made.run(None, feed)[0]
+        q, k, v = (x.reshape(3, tokens, heads, -1).swapaxes(1, 2) for x in (query, key, value))
+        scores = np.where(pairs[:, None], q @ k.swapaxes(2, 3) / np.sqrt(width / heads), -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e9))
+        weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+        expected = (weights @ v).swapaxes(1, 2).reshape(found.shape)
+        valid = pairs.any(-1)
+        np.testing.assert_allclose(found[valid], expected[valid], atol=1e-5)
+
+
+def test_attention_that_cannot_be_named_is_exported_as_it_is(tmp_path: Path) -> None:
+    config = ModernBertConfig(
+        vocab_size=1000, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=1, sep_token_id=1, reference_compile=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = random_model(config)
+    path = export(model, tmp_path / "eager.onnx")
+    assert "If" not in count_nodes(path)
+    assert parity(model, path, lengths=(5, 300)) < 1e-4
 
 
 def test_linear_layers_have_the_names_that_recipes_use(mini_onnx: Path) -> None:

@@ -237,3 +237,12 @@ def test_mmbert_itself_is_a_pytorch_file_read_without_running_code(cache: Path, 
     with pytest.raises(InputError, match="cannot be loaded"):
         load_torch(SMALL)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_can_have_fewer_layers() -> None:
+    cut = configuration("mmbert-small", layers=3)
+    assert (cut.num_hidden_layers, cut.hidden_size, cut.global_attn_every_n_layers) == (3, 384, 3)
+    assert configuration("mmbert-small").num_hidden_layers == 22
+    for layers in (0, 23):
+        with pytest.raises(InputError, match="give 1 to 22"):
+            configuration("mmbert-small", layers=layers)

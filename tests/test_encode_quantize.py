@@ -237,6 +237,46 @@ def test_every_choice_is_made_and_stays_near(mini_onnx: Path, tmp_path: Path, as
     assert cosine(mini_onnx, report.path) > close
 
 
+@pytest.mark.parametrize("asked", [INT8_INT4, INT4_INT4], ids=lambda asked: asked.name)
+def test_long_texts_go_through_the_branches_of_a_quantised_file(plain_onnx, mini_onnx, tmp_path, asked) -> None:
+    files = [
+        quantize.quantize(source, tmp_path / f"{n}.onnx", asked).path
+        for n, source in enumerate((mini_onnx, plain_onnx))
+    ]
+    for tokens in (300, 700):
+        ids = np.random.default_rng(tokens).integers(5, 40_000, (1, tokens))
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        exact, banded, masked = (session(path).run(None, feed)[0][0] for path in (mini_onnx, *files))
+        # rounding activations to 8 bits makes much of a last bit's difference in a token, less of it in their mean
+        assert row_cosine(banded, masked).mean() > 0.99
+        pooled = [x.mean(axis=0, keepdims=True) for x in (banded, masked, exact)]
+        assert row_cosine(pooled[0], pooled[1]) > 0.999 and row_cosine(pooled[0], pooled[2]) > 0.97
+
+
+def row_cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+
+def test_a_file_made_for_another_cpu_is_not_served(mini_onnx: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recipe, "needs_reduced_range", lambda: False)
+    path = quantize.quantize(mini_onnx, tmp_path / "q.onnx", INT8).path
+    assert OnnxEncoder(path, MINI / "tokenizer.json").policy["reduce_range"] is False
+    monkeypatch.setattr(recipe, "needs_reduced_range", lambda: True)
+    with pytest.raises(RuntimeError, match="this CPU has no VNNI"):
+        OnnxEncoder(path, MINI / "tokenizer.json")
+    assert OnnxEncoder(path, MINI / "tokenizer.json", allow_saturation=True).policy["recipe"] == "int8"
+
+
+def test_two_layers_of_one_name_are_refused(mini_onnx: Path) -> None:
+    for wrong in ("/model/layers.0/attn/Wqkv/MatMul", ""):
+        model = onnx.load(mini_onnx)
+        for node in linear_layers(model).values():
+            node.name = wrong
+            del node.metadata_props[:]
+        with pytest.raises(RuntimeError, match="no name of its own"):
+            linear_layers(model)
+
+
 def test_overflow_is_refused_before_any_work(mini_onnx: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(recipe, "needs_reduced_range", lambda: True)
     asked = Recipe("8-bit", reduce_range=False)
@@ -262,8 +302,11 @@ def test_the_gate_lets_through_what_agrees_and_says_so(mini_onnx: Path, tmp_path
     [
         (Recipe("tensor", per_channel=False), "per_channel=True"),
         (INT4_INT4, "linear='int8'"),
-        (INT8_INT4, "mlp.Wo"),
-        (INT4_TABLE, "table=None"),
+        (INT8_INT4, "each alone with only"),
+        (Recipe("block", linear="int8-block"), "each alone with only"),
+        (Recipe("one", only=("0.mlp.Wo",), table=None), "float32 for what"),
+        (INT4_TABLE, "table_block=16, or table=None"),
+        (Recipe("small", linear=None, table_block=16), "float32 for what"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -276,10 +319,20 @@ def test_the_gate_refuses_and_says_what_to_try(mini_onnx: Path, tmp_path: Path, 
     assert out.read_text() == "what was here before" and list(tmp_path.iterdir()) == [out]
 
 
-def test_a_gate_without_texts_is_no_gate() -> None:
-    for texts, bound in (([], 0.9), (TEXTS, 98)):
+def test_the_gate_knows_an_overflow(mini_onnx: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recipe, "needs_reduced_range", lambda: True)
+    gate, asked = Gate(TEXTS, MINI / "tokenizer.json", 1), Recipe("8-bit", reduce_range=False)
+    with pytest.raises(RuntimeError, match="reduce_range=None"):
+        quantize.quantize(mini_onnx, tmp_path / "q.onnx", asked, gate=gate, allow_saturation=True)
+
+
+def test_what_is_no_gate_is_refused(mini_onnx: Path) -> None:
+    for texts, bound in (([], 0.9), (TEXTS, 98), ("one text", 0.9)):
         with pytest.raises(InputError, match="gate"):
             Gate(texts, MINI / "tokenizer.json", bound)
+    scores = Gate(TEXTS, MINI / "tokenizer.json", answers=lambda embeddings: embeddings[:, :3])
+    with pytest.raises(InputError, match="one answer a text"):
+        scores.agreement(mini_onnx, mini_onnx)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=20), min_size=1), st.text(max_size=5))

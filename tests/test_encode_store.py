@@ -23,7 +23,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     # in this process, where the stubs are
     monkeypatch.setattr(store, "_apart", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(store, "random_model", lambda config, seed: None)
-    monkeypatch.setattr(store, "export", lambda model, path, banded_from: make(path))
+    monkeypatch.setattr(store, "export", lambda model, path, **graph: make(path))
     monkeypatch.setattr(store, "quantize", lambda source, path, recipe: make(path))
     return made
 
@@ -37,7 +37,7 @@ def test_a_file_is_made_once(made: list[str], tmp_path: Path) -> None:
 
 
 def test_graphs_and_depths_are_kept_apart(made: list[str], tmp_path: Path) -> None:
-    asked = ({}, {"layers": 3}, {"banded_from": None}, {"banded_from": None, "layers": 3})
+    asked = ({}, {"layers": 3}, {"banded": False}, {"banded_from": 100, "layers": 3})
     assert len({store.random_file("mmbert-small", folder=tmp_path, **one) for one in asked}) == len(asked)
     assert len(made) == len(asked)
 

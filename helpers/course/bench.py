@@ -13,17 +13,20 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from helpers import ROOT
 from helpers.course import machine
 from helpers.encode.cpu import available_cores
+from helpers.encode.encoder import session, timing_call
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,7 +151,7 @@ def fp32_gflops(threads: int | None = None, size: int = 1024, rounds: int = 7) -
 
     Counted are 2 * m * n * k operations (a multiplication and an addition) for m = n = k = `size`; median of rounds.
     """
-    run = _matmul(np.float32, threads, size)
+    run = product("fp32", size, size, size, threads)
     return 2 * size**3 / interleave({"fp32": run}, rounds=rounds).median("fp32") / 1e9
 
 
@@ -157,37 +160,90 @@ def int8_gops(threads: int | None = None, size: int = 1024, rounds: int = 7) -> 
 
     Counted as in `fp32_gflops`, 2 * m * n * k, so the two can be divided: how much faster INT8 can be at best.
     """
-    run = _matmul(np.int8, threads, size)
+    run = product("int8", size, size, size, threads)
     return 2 * size**3 / interleave({"int8": run}, rounds=rounds).median("int8") / 1e9
 
 
-def _matmul(kind: type, threads: int | None, size: int) -> Callable[[], object]:
-    """A session of one matrix product with a constant right side, as in a linear layer; returns a call of it."""
+def product(
+    kind: Literal["fp32", "int8"], rows: int, inner: int, columns: int, threads: int | None = None
+) -> Callable[[], object]:
+    """A call of one matrix product with a constant right side, as in a linear layer, in a session of its own.
+
+    Parameters
+    ----------
+    kind
+        "fp32" (MatMul) or "int8" (MatMulInteger, uint8 times int8 into int32).
+    rows, inner, columns
+        (rows, inner) times (inner, columns); `rows` are a linear layer's tokens.
+    threads
+        Default: the cores this process may use.
+    """
     import onnx
     import onnxruntime as ort
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)
-    if kind is np.int8:
-        left = rng.integers(0, 255, (size, size), dtype=np.uint8)
-        right = rng.integers(-63, 63, (size, size), dtype=np.int8)  # 7 bits: no saturation on any CPU
+    if kind == "int8":
+        left = rng.integers(0, 255, (rows, inner), dtype=np.uint8)
+        right = rng.integers(-63, 63, (inner, columns), dtype=np.int8)  # 7 bits: no saturation on any CPU
         op, left_type, out_type = "MatMulInteger", TensorProto.UINT8, TensorProto.INT32
     else:
-        left, right = (rng.standard_normal((size, size), dtype=np.float32) for _ in range(2))
+        left, right = (rng.standard_normal(shape, dtype=np.float32) for shape in ((rows, inner), (inner, columns)))
         op, left_type, out_type = "MatMul", TensorProto.FLOAT, TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node(op, ["a", "b"], ["c"])],
         "product",
-        [helper.make_tensor_value_info("a", left_type, [size, size])],
-        [helper.make_tensor_value_info("c", out_type, [size, size])],
+        [helper.make_tensor_value_info("a", left_type, [rows, inner])],
+        [helper.make_tensor_value_info("c", out_type, [rows, columns])],
         [numpy_helper.from_array(right, "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.checker.check_model(model)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"a": left})
+    made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: made.run(None, {"a": left})
+
+
+def profile_nodes(path: str | Path, tokens: int, runs: int = 5, threads: int | None = None) -> pd.DataFrame:
+    """Where the time of one text goes, by type of operator, from onnxruntime's own profiler.
+
+    Parameters
+    ----------
+    path
+        An .onnx file of the course.
+    tokens
+        Length of the text; its ids are random.
+    runs
+        Runs that are averaged, after one that is not.
+    threads
+        Default: the cores this process may use.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a type, the slowest first: ms (a run), share (of all operators), calls (a run). The branches (If) are
+        left out: what runs inside them is counted. Profiling itself takes time, so the sum is more than a run takes.
+    """
+    import pandas as pd
+
+    with tempfile.TemporaryDirectory() as folder:
+        watched = session(path, threads=threads, profile=Path(folder) / "nodes")
+        call = timing_call(watched, tokens)
+        for _ in range(runs + 1):
+            call()
+        events = json.loads(Path(watched.end_profiling()).read_text(encoding="utf-8"))
+    whole = [event for event in events if event.get("name") == "model_run"]
+    begins = sorted(event["ts"] for event in whole)[1]  # the first run allocates and is not counted
+    rows = [
+        (event["args"]["op_name"], event["dur"] / 1000)
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= begins
+    ]
+    frame = pd.DataFrame(rows, columns=["operator", "ms"]).query("operator != 'If'").groupby("operator").ms
+    table = pd.DataFrame({"ms": frame.sum() / runs, "calls": frame.size() / runs})
+    table.insert(1, "share", table.ms / table.ms.sum())
+    return table.sort_values("ms", ascending=False)
 
 
 def peak_rss(target: str, **kwargs: Any) -> dict[str, Any]:

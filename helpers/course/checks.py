@@ -123,13 +123,13 @@ def quantize_1(answer: str | None, files: Mapping[str, Mapping[str, float]], bou
 
 
 @exercise((int, float), "a number of MB")
-def quantize_2(answer: float, rows: int, width: int, block_size: int = 32) -> str | None:
+def quantize_2(answer: float, rows: int, width: int, block: int = 32) -> str | None:
     """How many MB (10^6 bytes) does a table of rows x width numbers take in INT4, with a float32 scale a block?"""
-    bits, scales = rows * width / 2 / 1e6, 4 * rows * width / block_size / 1e6
+    bits, scales = rows * width / 2 / 1e6, 4 * rows * width / block / 1e6
     if abs(answer - bits) <= 0.01 * bits:
-        return f"{answer:.0f} MB are the 4-bit numbers; each block of {block_size} has a float32 scale besides"
+        return f"{answer:.0f} MB are the 4-bit numbers; each block of {block} has a float32 scale besides"
     if abs(answer - bits - scales) > 0.01 * (bits + scales):
-        return f"{answer:.0f} MB is not it: half a byte a number, and 4 bytes for each block of {block_size}"
+        return f"{answer:.0f} MB is not it: half a byte a number, and 4 bytes for each block of {block}"
     return None
 
 

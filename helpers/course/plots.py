@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 # Okabe & Ito (2008), "Color Universal Design". Yellow is left out: on white, nobody sees it through a projector.
@@ -35,6 +38,33 @@ def use_style() -> None:
             "lines.markersize": 8,
         }
     )
+
+
+def heat(ax: Axes, frame: pd.DataFrame, form: str = "{:.3f}", *, by_column: bool = False) -> Axes:
+    """Draw a table as a heat map with its numbers in it, darker for more.
+
+    Parameters
+    ----------
+    ax
+        Axes to draw on.
+    frame
+        Numbers; rows and columns keep their names.
+    form
+        How a number is written.
+    by_column
+        Each column has a scale of its own: for columns in different units.
+    """
+    values = frame.to_numpy(dtype=float)
+    low, high = (f(values, axis=0 if by_column else None) for f in (np.nanmin, np.nanmax))
+    shades = (values - low) / np.where(high > low, high - low, 1)
+    ax.imshow(shades, cmap="cividis_r", vmin=0, vmax=1, aspect="auto")
+    ax.set_xticks(range(frame.shape[1]), frame.columns)
+    ax.set_yticks(range(frame.shape[0]), frame.index)
+    ax.grid(False)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if shades[row, column] > 0.55 else "black"
+        ax.text(column, row, form.format(value), ha="center", va="center", color=colour, fontsize=12)
+    return ax
 
 
 def intervals(ax: Axes, rows: Sequence[tuple[str, float, float, float]], *, reference: float | None = None) -> Axes:

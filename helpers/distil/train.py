@@ -32,7 +32,7 @@ from helpers.distil.teacher import batches, mean_pool, pad
 class Schedule:
     """How long and how fast; `tokens_per_batch` counts padding."""
 
-    steps: int = 13_000
+    steps: int = 11_000
     tokens_per_batch: int = 3072
     rows_per_batch: int = 192
     learning_rate: float = 1e-3
@@ -157,7 +157,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def fingerprint(model: ModernBertModel, sources: Sequence[Source], schedule: Schedule) -> str:
-    """SHA-256 of all that decides what a run computes: sizes, tokens, targets, schedule."""
+    """SHA-256 of what a run is made of: sizes, tokens, targets, schedule. The first weights follow from its texts."""
     sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     digest = hashlib.sha256(json.dumps([sizes, asdict(schedule)]).encode())
     for source in sources:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 DOMAIN = "attention"
 
-BANDED_FROM = 257
-"""Tokens from which a text counts as long. Below, the masked product is as quick: notebook 01 measures it."""
+SHORT_WINDOWS = 2
+"""A text of up to so many windows is short. There the masked product is as quick: notebook 01 measures it."""
 
 
 def functions(
-    heads: int, width: int, window: int, opset: int, banded_from: int | None = BANDED_FROM
+    heads: int, width: int, window: int, opset: int, banded: bool = True, banded_from: int | None = None
 ) -> list[onnx.FunctionProto]:
     """What the operators GlobalMask, LocalMask, GlobalAttention and LocalAttention do.
 
@@ -44,24 +44,29 @@ def functions(
     heads, width : attention heads, and the hidden size they share.
     window : tokens that a local layer looks at, half of them on each side; a block has as many queries as one side.
     opset : of the graph.
-    banded_from : tokens from which a text counts as long; None for the masked product at any length.
+    banded : False for the masked product at any length.
+    banded_from : tokens from which a text counts as long; default from SHORT_WINDOWS.
     """
     import onnx
 
+    side = window // 2
+    banded_from = SHORT_WINDOWS * window + 1 if banded_from is None else banded_from
+
     head = f'<domain: "{DOMAIN}", opset_import: ["" : {opset}, "com.microsoft" : 1]>'
     made = []
-    for name, (inputs, condition, long, usual) in _bodies(heads, width, window // 2, banded_from).items():
+    for name, (inputs, condition, long, usual) in _bodies(heads, width, side, banded_from).items():
         body = f"{usual} out = Identity (result)"
-        if banded_from is not None:
+        if banded and side:  # a window of one token has no blocks
             branches = (
-                f"then_branch = long () => (result) {{ {long} }}, else_branch = usual () => (result) {{ {usual} }}"
+                f"then_branch = long () => (float[] result) {{ {long} }}, "
+                f"else_branch = usual () => (float[] result) {{ {usual} }}"
             )
             body = f"{condition} out = If (condition) <{branches}>"
         made.append(onnx.parser.parse_function(f"{head} {name} ({inputs}) => (out) {{ {body} }}"))
     return made
 
 
-def _bodies(heads: int, width: int, side: int, banded_from: int | None) -> dict[str, tuple[str, str, str, str]]:
+def _bodies(heads: int, width: int, side: int, banded_from: int) -> dict[str, tuple[str, str, str, str]]:
     """Operator -> its inputs, the condition of the branch for long texts, that branch, and the usual one."""
     attention = f"Attention <q_num_heads = {heads}, kv_num_heads = {heads}>"
     masked = f"result = {attention} (query, key, value, mask)"
@@ -200,7 +205,7 @@ def _operator(name: str, inputs: tuple[torch.Tensor, ...], like: torch.Tensor, s
 
 
 def _masks(self: Any, attention_mask: torch.Tensor, output_attentions: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The masks of global and of local layers. Their shapes depend on the text, so none is promised to the exporter."""
+    """The masks of global and of local layers. Their true shapes depend on the text; `expand` takes back those here."""
     like = self.embeddings.tok_embeddings.weight
     return tuple(_operator(name, (attention_mask,), like, ()) for name in ("GlobalMask", "LocalMask"))
 
@@ -234,5 +239,8 @@ def expand(model: onnx.ModelProto, made: list[onnx.FunctionProto]) -> onnx.Model
         return model
     if "com.microsoft" not in known:
         model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    masks = {node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type.endswith("Mask")}
+    for info in [info for info in model.graph.value_info if info.name in masks]:
+        model.graph.value_info.remove(info)
     model.functions.extend(made)
     return onnx.inliner.inline_local_functions(model)

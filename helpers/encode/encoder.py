@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from helpers.encode.cpu import available_cores
+from helpers.encode.recipe import Recipe, refuse_saturation
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MAX_TOKENS = 512
-"""Default cut of an input. The model can read 8192 tokens (max_tokens=8192), at a cost that grows with the square."""
+"""Default cut of an input. The model can read 8192 tokens (max_tokens=8192); its global layers' cost grows with the
+square."""
 
 _BLOCK = 1024  # texts tokenised at a time: enough to be quick, few enough to need no memory
 
@@ -185,37 +187,47 @@ class OnnxEncoder(_Base):
         As in `TorchEncoder`; threads are this session's own.
     spin
         As in `session`.
+    allow_saturation
+        Run the file even if its recipe overflows on this CPU.
 
     Raises
     ------
     InputError
         If a file is missing or onnxruntime cannot load it.
+    QuantizationError
+        If it was quantised for another kind of CPU, and sums would overflow on this one.
     """
 
     def __init__(
         self, path: str | Path, tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path, *, batch_size: int = 1,
-        max_tokens: int = MAX_TOKENS, threads: int | None = None, spin: bool = True,
+        max_tokens: int = MAX_TOKENS, threads: int | None = None, spin: bool = True, allow_saturation: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(read_tokenizer(tokenizer), batch_size, max_tokens)
         self.threads = threads or available_cores()
         self.session = session(path, threads=self.threads, spin=spin)
         self.hidden = self.session.get_outputs()[0].shape[-1]
         notes = self.session.get_modelmeta().custom_metadata_map
-        recipe = json.loads(notes.get("recipe", '{"name": "fp32"}'))
+        recipe = Recipe.read(json.loads(notes["recipe"])) if "recipe" in notes else None
+        if recipe and not allow_saturation:
+            refuse_saturation(recipe)
         self.policy = {
             "batch": batch_size, "max_tokens": max_tokens, "provider": self.session.get_providers()[0],
-            "recipe": recipe["name"], "threads": self.threads, "reduce_range": bool(recipe.get("reduce_range")),
+            "recipe": recipe.name if recipe else "fp32", "threads": self.threads,
+            "reduce_range": bool(recipe and recipe.reduce_range),
         }  # fmt: skip
 
     def run(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
         return self.session.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})[0]
 
 
-def session(path: str | Path, *, threads: int | None = None, spin: bool = True) -> ort.InferenceSession:
+def session(
+    path: str | Path, *, threads: int | None = None, spin: bool = True, profile: Path | None = None
+) -> ort.InferenceSession:
     """An onnxruntime session on the CPU: one graph at a time, its operators spread over `threads`.
 
     spin: waiting threads keep their core busy for a moment, which is quicker while the cores are ours. Turn it off
     where sessions share cores with other work.
+    profile: where onnxruntime's profiler writes, without the ending; None for no profile.
 
     Raises
     ------
@@ -233,6 +245,8 @@ def session(path: str | Path, *, threads: int | None = None, spin: bool = True) 
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.log_severity_level = 3
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
@@ -255,6 +269,34 @@ def timing_call(session: ort.InferenceSession, tokens: int, seed: int = 0) -> Ca
     ids = np.random.default_rng(seed).integers(5, 1000, (1, tokens), dtype=np.int64)
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     return lambda: session.run(None, feed)
+
+
+def measure_runs(path: str, n_tokens: int, runs: int = 3, threads: int | None = None) -> dict[str, list[float]]:
+    """Load a model file and run it several times; meant for a fresh process (`helpers.course.bench.peak_rss`).
+
+    Parameters
+    ----------
+    path, threads
+        As in `measure_load`, .onnx files only.
+    n_tokens, runs
+        Length of the one sequence, and how many times it is run.
+
+    Returns
+    -------
+    dict
+        seconds of each run, and rss_mb, resident memory (10^6 bytes) after loading and after each run.
+    """
+    import psutil
+
+    process = psutil.Process()
+    call = timing_call(session(path, threads=threads), n_tokens)
+    seconds, resident = [], [process.memory_info().rss / 1e6]
+    for _ in range(runs):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+        resident.append(process.memory_info().rss / 1e6)
+    return {"seconds": seconds, "rss_mb": resident}
 
 
 def measure_load(path: str, n_tokens: int = 256, threads: int | None = None) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.encode.attention import BANDED_FROM, expand, functions, named_attention
+from helpers.encode.attention import expand, functions, named_attention
 from helpers.encode.encoder import session
 from helpers.encode.graph import add_metadata
 from helpers.encode.quiet import quiet
@@ -31,7 +31,9 @@ INPUTS, OUTPUT = ["input_ids", "attention_mask"], "token_embeddings"
 LARGEST = 1.9e9  # bytes of weights; protobuf, the format of .onnx files, ends at 2 GB
 
 
-def export(model: PreTrainedModel, path: str | Path, opset: int = 23, banded_from: int | None = BANDED_FROM) -> Path:
+def export(
+    model: PreTrainedModel, path: str | Path, opset: int = 23, *, banded: bool = True, banded_from: int | None = None
+) -> Path:
     """Write an encoder as one ONNX file, whole or not at all.
 
     torch's exporter (torch.onnx.export with dynamo=True) is used; where it fails, optimum's older one steps in at its
@@ -44,10 +46,12 @@ def export(model: PreTrainedModel, path: str | Path, opset: int = 23, banded_fro
     path
         The file to write; its folder is made if need be.
     opset
-        23 is the first with Attention and RotaryEmbedding as operators of their own.
+        23 is the first with Attention and RotaryEmbedding as operators of their own; below it nothing is banded.
+    banded
+        Let a ModernBERT's local layers compute only what they look at (`helpers.encode.attention`). The answers are
+        the same as with False.
     banded_from
-        Tokens from which a ModernBERT's local layers compute only what they look at (`helpers.encode.attention`); None
-        for the masked product at any length. The answers are the same.
+        Tokens from which they do; default: more than two windows.
 
     Returns
     -------
@@ -68,24 +72,32 @@ def export(model: PreTrainedModel, path: str | Path, opset: int = 23, banded_fro
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         part = Path(folder) / "model.onnx"
+        config = model.config
+        # only sdpa's masks and attention can be named: other ways to attend add up their own
+        named = config.model_type == "modernbert" and config._attn_implementation == "sdpa" and opset >= 23
         try:
-            _export_dynamo(model, part, opset, banded_from)
+            beside = _export_dynamo(model, Path(folder) / "beside.onnx", opset, named)
         except Exception as error:  # torch raises whatever its many stages raise
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(f"torch could not export at opset {opset} ({reason}): optimum does it instead", stacklevel=2)
+            warnings.warn(
+                f"torch could not export at opset {opset} ({reason}): optimum does it instead, no layer is banded",
+                stacklevel=2,
+            )
             _export_optimum(model, part)
+        else:
+            sizes = (config.num_attention_heads, config.hidden_size, config.local_attention) if named else ()
+            _join(beside, part, functions(*sizes, opset, banded, banded_from) if named else [])
         name = model.config.name_or_path  # a hub name, or a folder that is nobody else's business
         add_metadata(part, {"model": Path(name).name if Path(name).is_dir() else name or model.config.model_type})
         part.replace(path)
     return path
 
 
-def _export_dynamo(model: PreTrainedModel, path: Path, opset: int, banded_from: int | None) -> None:
+def _export_dynamo(model: PreTrainedModel, path: Path, opset: int, named: bool) -> Path:
+    """The graph with its weights in a file beside it, attention by name if `named`."""
     import torch
 
-    config = model.config
-    modern = config.model_type == "modernbert"
-    named = modern and opset >= 23
+    modern = model.config.model_type == "modernbert"
     batch, sequence = torch.export.Dim("batch"), torch.export.Dim("sequence")
     ids = torch.randint(5, 1000, (2, 40))
     mask = torch.ones_like(ids)
@@ -96,13 +108,8 @@ def _export_dynamo(model: PreTrainedModel, path: Path, opset: int, banded_from: 
             _wrapped(model, modern), (ids, mask), dynamo=True, opset_version=opset, input_names=INPUTS,
             output_names=[OUTPUT], dynamic_shapes=shapes, verbose=False,
         )  # fmt: skip
-        beside = path.with_name("beside.onnx")
-        program.save(beside, external_data=True)
-        del program
-    made = []
-    if named:
-        made = functions(config.num_attention_heads, config.hidden_size, config.local_attention, opset, banded_from)
-    _join(beside, path, made)
+        program.save(path, external_data=True)
+    return path
 
 
 def _join(beside: Path, path: Path, made: list[onnx.FunctionProto]) -> None:
@@ -172,8 +179,9 @@ def parity(
 ) -> float:  # fmt: skip
     """Largest difference between torch and the ONNX file over random inputs; valid tokens only.
 
-    Lengths stand on both sides of the local layers' 128-token window. In a batch, row i has its own length and the
-    rest is padding; what a model computes on padding is nobody's business, so it is not compared.
+    The usual lengths stand on both sides of a local window of 128 tokens and of the 257 from which it is banded. In a
+    batch, row i has its own length and the rest is padding; what a model computes on padding is nobody's business, so
+    it is not compared.
 
     Parameters
     ----------

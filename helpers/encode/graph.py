@@ -42,6 +42,11 @@ def linear_layers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
 
     The exporters note each node's place in the torch model, one in its metadata, the other in its name. A linear layer
     that is none of ModernBERT's keeps its node's name.
+
+    Raises
+    ------
+    QuantizationError
+        If two have the same name, or one has none: a recipe could not tell them apart.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     found = {}
@@ -49,7 +54,12 @@ def linear_layers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
         if node.op_type == "MatMul" and node.input[1] in constants:
             notes = [node.name, *(note.value for note in node.metadata_props)]
             match = next(filter(None, map(_PLACE.search, notes)), None)
-            found[f"{match[1]}.{match[2]}.{match[3]}" if match else node.name] = node
+            name = f"{match[1]}.{match[2]}.{match[3]}" if match else node.name
+            if not name or name in found:
+                raise QuantizationError(
+                    f"linear layer {name!r} has no name of its own: the graph is not one that export writes"
+                )
+            found[name] = node
     return found
 
 

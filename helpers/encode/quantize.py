@@ -12,13 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from helpers.encode.cpu import has_vnni
-from helpers.encode.encoder import OnnxEncoder
+from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder
 from helpers.encode.export import LARGEST
 from helpers.encode.graph import (
     BLOCK_NODE,
@@ -56,23 +57,37 @@ class Gate:
     answers
         Embeddings (n, hidden) -> n answers, such as a classifier's `predict`; agreement is then the share of equal
         answers. None: the mean cosine of a text's two embeddings.
+    max_tokens
+        Where texts are cut: as they will be when served.
+
+    Raises
+    ------
+    InputError
+        If there is no text, the bound is not from 0 to 1, or (from `agreement`) there is not one answer a text.
     """
 
     texts: Sequence[str]
     tokenizer: Any
     bound: float = 0.98
     answers: Callable[[np.ndarray], Sequence[Any]] | None = None
+    max_tokens: int = MAX_TOKENS
 
     def __post_init__(self) -> None:
-        if not len(self.texts) or not 0 <= self.bound <= 1:
-            raise InputError(f"gate: {len(self.texts)} texts, bound={self.bound}: give a text or more, and 0 to 1")
+        if isinstance(self.texts, str) or not len(self.texts) or not 0 <= self.bound <= 1:
+            raise InputError(f"gate: bound={self.bound}: give a list with a text or more, and a bound from 0 to 1")
 
     def agreement(self, source: str | Path, quantised: str | Path) -> float:
         """How far the two files agree on the texts, 0 to 1 (a cosine can be lower still)."""
-        a, b = (OnnxEncoder(path, self.tokenizer).encode(self.texts) for path in (source, quantised))
+        a, b = (
+            OnnxEncoder(path, self.tokenizer, max_tokens=self.max_tokens, allow_saturation=True).encode(self.texts)
+            for path in (source, quantised)
+        )
         if self.answers is None:
             return float((a * b).sum(axis=1).mean())
-        return float(np.mean(np.asarray(self.answers(a)) == np.asarray(self.answers(b))))
+        before, after = (np.asarray(self.answers(embeddings)) for embeddings in (a, b))
+        if before.shape != (len(a),) or after.shape != before.shape:
+            raise InputError(f"gate: {len(a)} texts got answers of shape {before.shape}: give one answer a text")
+        return float(np.mean(before == after))
 
 
 @dataclass(frozen=True)
@@ -171,7 +186,7 @@ def quantize(
         onnx.save(model, part)
         ratio, nodes = src.stat().st_size / part.stat().st_size, count_nodes(part)
         _refuse_no_op(recipe, len(chosen), nodes, ratio, least)
-        agreement = gate and _pass(gate, src, part, recipe)
+        agreement = gate and _pass(gate, src, part, recipe, list(layers))
         notes = {"recipe": recipe.note(), "policy": {**POLICY, "reduce_range": recipe.reduce_range}}
         if gate:
             notes["agreement"] = {"share" if gate.answers else "cosine": agreement, "texts": len(gate.texts)}
@@ -266,27 +281,33 @@ def _refuse_no_op(recipe: Recipe, chosen: int, nodes: Mapping[str, int], ratio: 
         wrong = f"the file is only {ratio:.2f} times smaller, at least {least:.2f} expected"
     if wrong:
         raise QuantizationError(
-            f"recipe {recipe.name!r} did not work: {wrong}: nothing was written; export the model again"
+            f"recipe {recipe.name!r} did not work: {wrong}: nothing was written; install the versions of "
+            f"requirements.txt (this is onnxruntime {version('onnxruntime')}), or take another recipe"
         )
 
 
-def _pass(gate: Gate, source: Path, quantised: Path, recipe: Recipe) -> float:
+def _pass(gate: Gate, source: Path, quantised: Path, recipe: Recipe, layers: Sequence[str]) -> float:
     """The agreement, or QuantizationError with what to try if it is under the gate's bound (or no number)."""
     agreement = gate.agreement(source, quantised)
     if agreement >= gate.bound:
         return agreement
-    if recipe.saturates():
-        advice = "reduce_range=None: this CPU has no VNNI and sums overflow"
-    elif recipe.linear == "int8" and not recipe.per_channel:
-        advice = "per_channel=True"
-    elif recipe.linear == "int4-block":
-        advice = "linear='int8', or a smaller linear_block"
-    elif recipe.linear and not recipe.keep:
-        advice = "keep=('*.mlp.Wo',), or see which layer is sensitive (notebook 01)"
-    else:
-        advice = "table=None, or a smaller table_block"
     what = "of answers" if gate.answers else "mean cosine"
     raise QuantizationError(
         f"recipe {recipe.name!r}: {agreement:.4f} {what} agree with fp32 on {len(gate.texts)} texts, at least "
-        f"{gate.bound} asked: nothing was written; try {advice}"
+        f"{gate.bound} asked: nothing was written; try {_advice(recipe, layers)}"
     )
+
+
+def _advice(recipe: Recipe, layers: Sequence[str]) -> str:
+    """What to change in a recipe that loses too much: the likeliest first, and only what changes it."""
+    if recipe.saturates():
+        return "reduce_range=None: this CPU has no VNNI and sums overflow"
+    if recipe.linear == "int8" and not recipe.per_channel:
+        return "per_channel=True"
+    if recipe.linear == "int4-block":
+        return "linear='int8'"
+    if recipe.linear and len(recipe.chosen(layers)) > 1:
+        return "keep=(...,) for the linear layers that cost most; to find them, quantise each alone with only=(...,)"
+    if recipe.table and recipe.table_block > 16:
+        return f"table_block={recipe.table_block // 2}, or table=None"
+    return "float32 for what this recipe quantises"

@@ -41,7 +41,7 @@ class Recipe:
     weights
         "int8" or "uint8" ("int8" linear layers only).
     symmetric
-        Weights have no zero point.
+        Weights have no zero point of their own.
     reduce_range
         Weights use 7 of the 8 bits. None: as this CPU needs it. Without VNNI, pairs of products of uint8 activations
         and int8 weights are added in 16 bits and overflow if weights use all 8; uint8 weights take a slower way that
@@ -99,8 +99,9 @@ class Recipe:
         return cls(**note)
 
     def note(self) -> dict[str, Any]:
-        """Plain values, for a file's metadata."""
-        return asdict(self)
+        """Plain values, for a file's metadata; what is as usual is left out."""
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
     def settled(self) -> Recipe:
         """The recipe with `reduce_range` decided for this CPU (False where it changes nothing)."""
@@ -165,5 +166,5 @@ def refuse_saturation(recipe: Recipe) -> None:
     if recipe.saturates():
         raise QuantizationError(
             f"recipe {recipe.name!r} gives INT8 weights all 8 bits, and this CPU has no VNNI: sums would overflow; "
-            "leave reduce_range=None or take weights='uint8' (allow_saturation=True to see the damage)"
+            "quantise here with reduce_range=None, or weights='uint8' (allow_saturation=True to see the damage)"
         )

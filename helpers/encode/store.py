@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import ROOT
-from helpers.encode.attention import BANDED_FROM
 from helpers.encode.export import export
 from helpers.encode.load import configuration, random_model
 from helpers.encode.quantize import quantize
@@ -29,7 +28,7 @@ _MAKERS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 def random_file(
     size: str, recipe: Recipe | None = None, seed: int = 0, folder: Path = FOLDER, *, layers: int | None = None,
-    banded_from: int | None = BANDED_FROM,
+    banded: bool = True, banded_from: int | None = None,
 ) -> Path:  # fmt: skip
     """A file of mmBERT's exact size with random weights: for speed, size and memory, never for accuracy.
 
@@ -48,13 +47,13 @@ def random_file(
         Of the weights, and where to keep the files.
     layers
         As in `configuration`.
-    banded_from
+    banded, banded_from
         As in `export`.
 
     Returns
     -------
     Path
-        An .onnx file of 0.1 to 1.2 GB.
+        An .onnx file, 0.1 to 1.2 GB with all layers.
 
     Raises
     ------
@@ -64,7 +63,7 @@ def random_file(
     config = configuration(size, layers)
     settled = recipe and recipe.settled()
     # What was asked for, and what makes it: only the second may differ in a file that the new one replaces.
-    graph = {"layers": layers, "banded_from": banded_from}
+    graph = {"layers": layers, "banded": banded, "banded_from": banded_from}
     asked = _digest({"size": size, "recipe": settled and settled.note(), "seed": seed, **graph})
     name = f"{size}-{recipe.name if recipe else 'fp32'}-{asked}"
     stem = f"{name}-{_digest(config.to_dict(), *_makers())}"
@@ -75,7 +74,7 @@ def random_file(
     if settled:
         _apart(quantize, random_file(size, None, seed, folder, **graph), part, settled)
     else:
-        _apart(_export_random, config, seed, part, banded_from)
+        _apart(_export_random, config, seed, part, banded, banded_from)
     path = part.replace(folder / f"{stem}-{part.stat().st_size}.onnx")
     for file in _files(folder, re.escape(name) + r"-[0-9a-f]{8}(-\d+)?"):
         if file != path:
@@ -84,8 +83,8 @@ def random_file(
     return path
 
 
-def _export_random(config: ModernBertConfig, seed: int, path: Path, banded_from: int | None) -> None:
-    export(random_model(config, seed), path, banded_from=banded_from)
+def _export_random(config: ModernBertConfig, seed: int, path: Path, banded: bool, banded_from: int | None) -> None:
+    export(random_model(config, seed), path, banded=banded, banded_from=banded_from)
 
 
 def _apart(function: Callable[..., object], *arguments: object) -> None:

@@ -84,12 +84,6 @@ LONG = (256, 257, 320, 321, 700)
 """Around the length from which texts count as long, around whole blocks of 64, and several blocks."""
 
 
-@pytest.fixture(scope="module")
-def banded_onnx(mini_torch, tmp_path_factory) -> Path:
-    """mmbert-mini that takes every text for a long one."""
-    return export(mini_torch[0], tmp_path_factory.mktemp("banded") / "banded.onnx", banded_from=1)
-
-
 def test_long_texts_are_computed_exactly(mini_torch, mini_onnx: Path, banded_onnx: Path) -> None:
     assert parity(mini_torch[0], mini_onnx, lengths=LONG) < 1e-5
     assert parity(mini_torch[0], banded_onnx, lengths=(1, 2, 63, 64, 65, 127, 128, 129, 257)) < 1e-5
@@ -107,7 +101,7 @@ def test_parity_notices_a_forgotten_mask_in_a_long_batch(mini_torch, mini_onnx: 
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=3), st.integers(0, 2**16))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_any_lengths_in_any_batch_give_what_each_gives_alone(plain_onnx, banded_onnx, lengths, seed) -> None:
     ids = np.random.default_rng(seed).integers(5, 40_000, (len(lengths), max(lengths)))
     mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ def test_answers_stay_close(mini_onnx: Path, mini_report) -> None:
 def test_recipe_source_and_policy_travel_with_the_file(mini_onnx: Path, mini_report) -> None:
     notes = metadata(mini_report.path)
     assert Recipe.read(notes["recipe"]) == mini_report.recipe == INT8_INT4.settled()
+    assert notes["recipe"].keys() == asdict(INT8_INT4).keys(), "what is left out would follow tomorrow's defaults"
     assert notes["source_sha256"] == sha256(mini_onnx)
     assert notes["policy"] == {"batch": 1, "padding": False, "reduce_range": mini_report.recipe.reduce_range}
     assert notes["model"] == "mmbert-mini"

@@ -106,29 +106,28 @@ def sources(
     """
     english = parallel.english.drop_duplicates().tolist()
     # each kind around its own mean: licences would otherwise all point the same way
-    targets = [
+    of_english, of_commands, of_licences = (
         centred(embed_cached(teacher, texts, folder)) for texts in (english, commands.text.tolist(), list(licences))
-    ]
+    )
     row_of = {text: row for row, text in enumerate(english)}
     template = commands.groupby(["language", "template"], sort=False).ngroup().to_numpy()
     parallel_ids, command_ids, licence_ids = (
         _tokens(tokenizer, texts) for texts in (parallel.text, commands.text, licences)
     )
-    itself = np.arange(len(licences))
     return [
         Source(
             "parallel",
             parallel_ids,
-            {"teacher": targets[0]},
+            {"teacher": of_english},
             parallel.english.map(row_of).to_numpy(),
             min(parallel_per_round, len(parallel)),
         ),
-        Source("commands", command_ids, {"teacher": group_means(targets[1], template)}, template, len(commands)),
+        Source("commands", command_ids, {"teacher": group_means(of_commands, template)}, template, len(commands)),
         Source(
             "licences",
             licence_ids,
-            {"teacher": targets[2], "words": lexical(licences)},
-            itself,
+            {"teacher": of_licences, "words": lexical(licences)},
+            np.arange(len(licences)),
             -(-len(licences) // 2),  # long texts: half of them take as many tokens as all commands
         ),
     ]

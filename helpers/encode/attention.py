@@ -71,12 +71,12 @@ def _bodies(heads: int, width: int, side: int, banded_from: int) -> dict[str, tu
     attention = f"Attention <q_num_heads = {heads}, kv_num_heads = {heads}>"
     masked = f"result = {attention} (query, key, value, mask)"
 
-    def is_long(text: str) -> str:
+    def is_long(text: str, answer: str = "condition") -> str:
         return f"""
             text_length = Shape <start = 1, end = 2> ({text})
             limit = Constant <value_ints = [{banded_from}]> ()
             at_least = GreaterOrEqual (text_length, limit)
-            condition = Squeeze (at_least)"""
+            {answer} = Squeeze (at_least)"""
 
     scores = f"""
         allowed_score = Constant <value = float {{0.0}}> ()
@@ -162,7 +162,7 @@ def _bodies(heads: int, width: int, side: int, banded_from: int) -> dict[str, tu
         joined_shape = Concat <axis = 0> (batch, whole, last)
         joined = Reshape (out_blocks, joined_shape)
         result = Slice (joined, none, tokens, along_text)"""
-    needs_no_mask = f"""{is_long("text").replace("condition", "is_long")}
+    needs_no_mask = f"""{is_long("text", "is_long")}
         least = ReduceMin <keepdims = 0> (text)
         unpadded = Cast <to = 9> (least)
         condition = And (is_long, unpadded)"""

@@ -85,8 +85,11 @@ def export(
             )
             _export_optimum(model, part)
         else:
-            sizes = (config.num_attention_heads, config.hidden_size, config.local_attention) if named else ()
-            _join(beside, part, functions(*sizes, opset, banded, banded_from) if named else [])
+            made = []
+            if named:
+                sizes = config.num_attention_heads, config.hidden_size, config.local_attention
+                made = functions(*sizes, opset, banded, banded_from)
+            _join(beside, part, made)
         name = model.config.name_or_path  # a hub name, or a folder that is nobody else's business
         add_metadata(part, {"model": Path(name).name if Path(name).is_dir() else name or model.config.model_type})
         part.replace(path)

@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,7 @@ def quantize(
         model = onnx.load(src)
     except Exception as error:  # protobuf's DecodeError is not exported under a stable name
         raise InputError(f"{src.name} is no ONNX file: export one first") from error
-    if any(count_nodes(model).get(op) for op in (*INT8_NODES, BLOCK_NODE, TABLE_NODE)):
+    if not count_nodes(model).keys().isdisjoint((*INT8_NODES, BLOCK_NODE, TABLE_NODE)):
         raise InputError(f"{src.name} is quantised already: start from the float32 file")
     table, layers = embedding_table(model, src.name), linear_layers(model)
     if recipe.table and recipe.table_block > table.dims[1]:
@@ -187,7 +187,7 @@ def quantize(
         ratio, nodes = src.stat().st_size / part.stat().st_size, count_nodes(part)
         _refuse_no_op(recipe, len(chosen), nodes, ratio, least)
         agreement = gate and _pass(gate, src, part, recipe, list(layers))
-        notes = {"recipe": recipe.note(), "policy": {**POLICY, "reduce_range": recipe.reduce_range}}
+        notes = {"recipe": asdict(recipe), "policy": {**POLICY, "reduce_range": recipe.reduce_range}}
         if gate:
             notes["agreement"] = {"share" if gate.answers else "cosine": agreement, "texts": len(gate.texts)}
         add_metadata(part, {**{k: json.dumps(v) for k, v in notes.items()}, "source_sha256": sha256(src)})
@@ -229,15 +229,15 @@ def _blocks(
     model: onnx.ModelProto, kind: str, chosen: Sequence[str], block: int, symmetric: bool, bits: int = 4
 ) -> onnx.ModelProto:
     """Blocks with a scale each for the nodes of this kind and these names."""
+    kept = {node.name for node in model.graph.node if node.op_type == kind}.difference(chosen)
     with quiet():
         from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
-        others = [node.name for node in model.graph.node if node.op_type == kind and node.name not in set(chosen)]
         config = DefaultWeightOnlyQuantConfig(
             block_size=block, is_symmetric=symmetric, bits=bits, op_types_to_quantize=(kind,),
             accuracy_level=4 if kind == "MatMul" else None,  # 4: multiply in 8 bits; else weights are unpacked to fp32
         )  # fmt: skip
-        quantizer = MatMulNBitsQuantizer(model, nodes_to_exclude=others, algo_config=config)
+        quantizer = MatMulNBitsQuantizer(model, nodes_to_exclude=kept, algo_config=config)
         # A block of zeros (the row of the padding token) has scale 0; its 0 / 0 is replaced by 0 one step later.
         with np.errstate(invalid="ignore", divide="ignore"):
             quantizer.process()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -97,11 +97,6 @@ class Recipe:
         if unknown:
             raise InputError(f"a recipe has no {sorted(unknown)}: the file is of another version, quantise it again")
         return cls(**note)
-
-    def note(self) -> dict[str, Any]:
-        """Plain values, for a file's metadata; what is as usual is left out."""
-        usual = {field.name: field.default for field in fields(self)}
-        return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
     def settled(self) -> Recipe:
         """The recipe with `reduce_range` decided for this CPU (False where it changes nothing)."""

@@ -9,6 +9,7 @@ import multiprocessing
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ def random_file(
     settled = recipe and recipe.settled()
     # What was asked for, and what makes it: only the second may differ in a file that the new one replaces.
     graph = {"layers": layers, "banded": banded, "banded_from": banded_from}
-    asked = _digest({"size": size, "recipe": settled and settled.note(), "seed": seed, **graph})
+    asked = _digest({"size": size, "recipe": settled and asdict(settled), "seed": seed, **graph})
     name = f"{size}-{recipe.name if recipe else 'fp32'}-{asked}"
     stem = f"{name}-{_digest(config.to_dict(), *_makers())}"
     for file in _files(folder, re.escape(stem) + r"-\d+"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,11 @@ import pytest
 
 from helpers.course import checks, results
 from helpers.encode.cpu import available_cores
+from helpers.encode.encoder import OnnxEncoder
+from helpers.encode.load import MINI
+from helpers.encode.recipe import INT4_INT4, INT8_INT4, Recipe
 
+MATES = ["stop", "Please close all the blinds in the bedroom before it gets hot"]
 ROWS = pd.DataFrame({"split": ["test"] * 5 + ["train"] * 2, "cluster": list("aabbcdd")})
 FILES = {
     "fp32": {"mb": 560, "f1_loss": 0.0},
@@ -47,6 +52,26 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
         240,
         [(192, "scale besides"), (384.0, "is not it"), ("240 MB", "a number of MB")],
     ),
+    "quantize_3": (
+        lambda mini: (mini.fp32, 11.0),
+        Recipe("x", table_block=128),
+        [
+            (INT8_INT4, "what besides the 4-bit numbers"),
+            (INT4_INT4, "stay in INT8"),
+            (Recipe("x", table_block=512), "hidden size"),
+            ("table_block=128", "a Recipe"),
+        ],
+    ),
+    "quantize_4": (
+        ({"a": {"cosine": 0.99}, "b": {"cosine": 0.97}}, ["a", "b"]),
+        "b",
+        [("a", "another one costs more"), ("c", "none of a, b"), (0.97, "in quotes")],
+    ),
+    "quantize_5": (
+        lambda mini: (mini.int8_int4, MINI / "tokenizer.json", MATES),
+        lambda mini: _moved(mini.int8_int4),
+        [(0.5, "is not it"), ("a little", "a number")],
+    ),
 }
 
 
@@ -64,9 +89,21 @@ def test_every_exercise_has_a_case_here() -> None:
     assert CASES.keys() == checks.EXERCISES.keys()
 
 
+@pytest.fixture
+def mini(mini_onnx: Path, mini_report) -> SimpleNamespace:
+    """Files of mmbert-mini, for cases that measure."""
+    return SimpleNamespace(fp32=mini_onnx, int8_int4=mini_report.path)
+
+
+def _moved(path: Path) -> float:
+    alone, together = (OnnxEncoder(path, MINI / "tokenizer.json", batch_size=n).encode(MATES)[0] for n in (1, 2))
+    return np.abs(alone - together).max()
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_not_tried_off_and_right(name: str, started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_tried_off_and_right(name: str, started: Path, monkeypatch: pytest.MonkeyPatch, mini) -> None:
     more, right, wrongs = CASES[name]
+    more, right = (case(mini) if callable(case) else case for case in (more, right))
     check = checks.EXERCISES[name]
 
     def kept() -> str:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.course import results
 from helpers.encode.cpu import available_cores
+from helpers.encode.encoder import OnnxEncoder
+from helpers.encode.quantize import quantize
+from helpers.encode.recipe import Recipe
+from helpers.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +136,40 @@ def quantize_2(answer: float, rows: int, width: int, block: int = 32) -> str | N
         return f"{answer:.0f} MB are the 4-bit numbers; each block of {block} has a float32 scale besides"
     if abs(answer - bits - scales) > 0.01 * (bits + scales):
         return f"{answer:.0f} MB is not it: half a byte a number, and 4 bytes for each block of {block}"
+    return None
+
+
+@exercise(Recipe, "a Recipe")
+def quantize_3(answer: Recipe, source: Path, budget: float) -> str | None:
+    """Does the recipe bring the float32 file within `budget` MB (10^6 bytes), its linear layers in INT8?"""
+    if answer.linear != "int8" or answer.keep or answer.only != ("*",):
+        return "all linear layers should stay in INT8: what else takes room?"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mb = quantize(source, Path(folder) / "answer.onnx", answer).mb
+        except InputError as refusal:
+            return str(refusal)
+    return None if mb <= budget else f"{mb:.1f} MB: look at what besides the 4-bit numbers the table stores"
+
+
+@exercise(str, "the name of a kind of linear layer, in quotes")
+def quantize_4(answer: str, alone: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> str | None:
+    """Which kind of linear layer costs most when it alone is quantised? alone: group -> {"cosine": to fp32, ...}."""
+    if answer not in parts:
+        return f"{answer!r} is none of {', '.join(parts)}"
+    most = min(parts, key=lambda part: alone[part]["cosine"])
+    if answer != most:
+        return f"{answer} costs {1 - alone[answer]['cosine']:.5f} of cosine, another one costs more"
+    return None
+
+
+@exercise((int, float), "a number")
+def quantize_5(answer: float, path: Path, tokenizer: Any, texts: Sequence[str]) -> str | None:
+    """By how much does an entry of the first text's embedding move at most when all texts share a batch?"""
+    alone, together = (OnnxEncoder(path, tokenizer, batch_size=n).encode(texts)[0] for n in (1, len(texts)))
+    gap = float(abs(alone - together).max())
+    if abs(answer - gap) > 0.01 * gap:
+        return f"{answer:.2g} is not it: the largest absolute difference, batch_size={len(texts)} against 1, first row"
     return None
 
 

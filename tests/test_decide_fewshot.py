@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.decide.evaluate import macro_f1
-from helpers.decide.fewshot import examples, learning_curve
+from helpers.decide.fewshot import choose_c, examples, learning_curve
 from helpers.decide.probe import fit_probe
 from helpers.errors import InputError
 
@@ -44,3 +44,22 @@ def test_one_class_is_nothing_to_learn() -> None:
         fit_probe(POINTS[:0], [])
     with pytest.raises(InputError, match="only one class"):
         learning_curve({"x": (POINTS[:20], POINTS)}, LABELS[:20], LABELS, [4], seeds=[0])
+
+
+def test_c_is_chosen_for_each_kind_of_features_on_validation_rows() -> None:
+    """The same points at two scales: the smaller ones need the larger C, or everything is the commoner class."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["a", "b"], [120, 40])
+    points = np.c_[np.where(labels == "a", 2.0, -2.0) + rng.normal(size=160), rng.normal(size=(160, 60))]
+    train, validation = points[::2], points[1::2]
+    kinds = {"large": (train, validation), "small": (train / 100, validation / 100)}
+    found = choose_c(kinds, labels[::2], labels[1::2], None, [0], grid=(1e5, 0.1, 1e-5, 1e3))
+    assert list(found) == ["large", "small"] and found["small"] > found["large"]
+
+    scores = {}
+    for c in (1e-5, 0.1):
+        curve, _ = learning_curve(kinds, labels[::2], labels[1::2], [None], [0], {"large": c})
+        scores[c] = curve.set_index("features").macro_f1
+    assert scores[1e-5]["large"] < scores[0.1]["large"] and scores[1e-5]["small"] == scores[0.1]["small"]
+    with pytest.raises(InputError, match="grid is empty"):
+        choose_c(kinds, labels[::2], labels[1::2], None, [0], grid=())

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.metrics import accuracy_score
 
 from helpers.decide.evaluate import macro_f1
-from helpers.decide.probe import fit_probe
+from helpers.decide.probe import C, fit_probe
 from helpers.errors import InputError
 
 Matrix = np.ndarray | csr_array
@@ -46,6 +46,7 @@ def learning_curve(
     test_labels: np.ndarray,
     sizes: Sequence[int | None],
     seeds: Sequence[int],
+    c: Mapping[str, float] | None = None,
 ) -> tuple[pd.DataFrame, dict[tuple[str, int | None], np.ndarray]]:
     """Logistic regression on frozen features, every kind of feature on the same examples.
 
@@ -55,6 +56,7 @@ def learning_curve(
     train_labels, test_labels : (n,) and (m,).
     sizes : examples a class; None for all rows, which is fitted once, since no draw is in it.
     seeds : one draw of examples each.
+    c : name -> C of its logistic regression (see `choose_c`); a name that is missing takes `probe.C`.
 
     Returns
     -------
@@ -70,8 +72,41 @@ def learning_curve(
         for seed in seeds if size else seeds[:1]:
             chosen = examples(train_labels, size, seed)
             for name, (train, test) in features.items():
-                answer = fit_probe(train[chosen], train_labels[chosen], seed).predict(test)
+                strength = (c or {}).get(name, C)
+                answer = fit_probe(train[chosen], train_labels[chosen], seed, strength).predict(test)
                 predictions.setdefault((name, size), answer)
                 accuracy, macro = accuracy_score(test_labels, answer), macro_f1(test_labels, answer)
                 rows.append((name, size or "all", seed, accuracy, macro))
     return pd.DataFrame(rows, columns=["features", "size", "seed", "accuracy", "macro_f1"]), predictions
+
+
+def choose_c(
+    features: Mapping[str, tuple[Matrix, Matrix]],
+    train_labels: np.ndarray,
+    validation_labels: np.ndarray,
+    per_class: int | None,
+    seeds: Sequence[int],
+    grid: Sequence[float] = (1, 2, 5, 10, 50, 250, 1000),
+) -> dict[str, float]:
+    """For each kind of features the C of `grid` with the best mean macro-F1 on validation rows.
+
+    Kinds of features differ in how far their rows lie apart, so one C for all would favour the kind it happens to suit.
+
+    Parameters
+    ----------
+    features : name -> (training rows (n, d), validation rows (m, d)).
+    train_labels, validation_labels, per_class, seeds : as in `learning_curve`; never give it test rows.
+    grid : what is tried; the smallest of equally good ones is taken.
+
+    Raises
+    ------
+    InputError : as `learning_curve`; and if the grid is empty.
+    """
+    if not grid:
+        raise InputError("choose_c: the grid is empty: give one value of C at least")
+    found = {}
+    for strength in sorted(grid):
+        every = dict.fromkeys(features, strength)
+        curve, _ = learning_curve(features, train_labels, validation_labels, [per_class], seeds, every)
+        found[strength] = curve.groupby("features").macro_f1.mean()
+    return pd.DataFrame(found).idxmax(axis=1).loc[list(features)].to_dict()

@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
 
-def fit_probe(embeddings: np.ndarray, labels: Sequence[str], seed: int = 0) -> LogisticRegression:
+C = 50
+"""Default inverse strength of the penalty. Embeddings have length 1, and scikit-learn's 1 would hold the weights so
+small that classes could hardly be told apart. `fewshot.choose_c` finds another."""
+
+
+def fit_probe(embeddings: np.ndarray, labels: Sequence[str], seed: int = 0, c: float = C) -> LogisticRegression:
     """Logistic regression on frozen embeddings.
 
     Parameters
     ----------
     embeddings
-        Float32 (n, hidden), rows of length 1. Because of that length C is large: the default C=1 would hold the weights
-        so small that classes could hardly be told apart.
+        Float32 (n, hidden), rows of length 1.
     labels
         n labels.
     seed
         Passed on; the solver used needs no chance.
+    c
+        scikit-learn's C: smaller holds the weights smaller.
 
     Raises
     ------
@@ -37,4 +43,4 @@ def fit_probe(embeddings: np.ndarray, labels: Sequence[str], seed: int = 0) -> L
     if classes < 2:
         found = "only one class" if classes else "no class"
         raise InputError(f"fit_probe: {found} in {len(labels)} training rows: choose rows of 2 classes at least")
-    return LogisticRegression(C=50, max_iter=1000, random_state=seed).fit(embeddings, labels)
+    return LogisticRegression(C=c, max_iter=1000, random_state=seed).fit(embeddings, labels)

@@ -289,3 +289,5 @@ def test_order_and_choice(tmp_path: Path) -> None:
     assert chosen(only="a1") == ["A1"]
     assert chosen(only="09,00_start.ipynb") == ["00", "09"]
     assert chosen(everything=True, skip="A1,A2") == ["00", "09"]
+    assert chosen(everything=True, first="A1") == ["A1", "00", "09", "A2"]
+    assert chosen(first="A1") == ["00", "09", "A2"]

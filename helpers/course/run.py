@@ -25,8 +25,10 @@ from helpers import ROOT
 from helpers.course import os_error_line, report, results, write_whole
 from helpers.errors import InputError
 
-# A1 makes the embedded model: it downloads about 150 MB, and its result is committed already.
-LEFT_OUT = ("A1",)
+# A1 makes the embedded model: it downloads about 150 MB, and its result is committed already. A full run of it replaces
+# that result, so there it comes before the notebooks that measure the model.
+MAKES_THE_MODEL = "A1"
+LEFT_OUT = (MAKES_THE_MODEL,)
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -123,7 +125,8 @@ def run(
     OSError
         out_dir cannot be written.
     """
-    notebooks = select(find(notebooks_dir), only=only, skip=skip, everything=everything or full)
+    first = MAKES_THE_MODEL if full else None
+    notebooks = select(find(notebooks_dir), only=only, skip=skip, everything=everything or full, first=first)
     given = {name: value for name, value in (("MODEL", model), ("DATA", data)) if value is not None}
     assign(notebooks, given, parameters, fast=not full)  # refuses what costs nothing to refuse
     embedded = True
@@ -157,9 +160,13 @@ def find(notebooks_dir: Path) -> list[Path]:
 
 
 def select(
-    notebooks: Sequence[Path], *, only: str | None = None, skip: str | None = None, everything: bool = False
-) -> list[Path]:
-    """Choose notebooks by number or name, in the course's order; an unknown one is refused with the known ones."""
+    notebooks: Sequence[Path], *, only: str | None = None, skip: str | None = None, everything: bool = False,
+    first: str | None = None,
+) -> list[Path]:  # fmt: skip
+    """Choose notebooks by number or name, in the course's order; an unknown one is refused with the known ones.
+
+    The one with the number `first`, if it is chosen, comes before the others.
+    """
 
     def named(text: str, option: str) -> set[Path]:
         chosen = set()
@@ -179,7 +186,7 @@ def select(
         chosen -= named(skip, "--skip")
     if not chosen:
         raise InputError(f"nothing to run: --only {only} --skip {skip} leaves no notebook: name at least one")
-    return [n for n in notebooks if n in chosen]
+    return sorted((n for n in notebooks if n in chosen), key=lambda n: n.stem.split("_")[0] != first)
 
 
 def declared(notebook: Path) -> dict[str, object]:

@@ -17,7 +17,7 @@ from helpers import data
 from helpers.distil.teacher import Teacher
 from helpers.distil.train import Source
 
-LICENCE_WORDS = 90
+LICENCE_WORDS = 150
 LICENCE_WINDOWS = 4
 LEXICAL_SIZE = 256
 
@@ -77,7 +77,7 @@ def lexical(texts: Sequence[str], size: int = LEXICAL_SIZE, seed: int = 0) -> np
     Deerwester et al. 1990, "Indexing by latent semantic analysis". A sentence encoder passes over the rare words that
     tell one licence from the next; this second target asks for them.
     """
-    counts = TfidfVectorizer(sublinear_tf=True, min_df=min(3, len(texts))).fit_transform(texts)
+    counts = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=min(3, len(texts))).fit_transform(texts)
     size = min(size, min(counts.shape) - 1)
     return normalize(TruncatedSVD(size, random_state=seed).fit_transform(counts)).astype(np.float32)
 

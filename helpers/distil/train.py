@@ -32,7 +32,7 @@ from helpers.distil.teacher import batches, mean_pool, pad
 class Schedule:
     """How long and how fast; `tokens_per_batch` counts padding."""
 
-    steps: int = 11_000
+    steps: int = 11_500
     tokens_per_batch: int = 3072
     rows_per_batch: int = 192
     learning_rate: float = 1e-3

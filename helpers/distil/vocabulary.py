@@ -1,7 +1,7 @@
 """A smaller vocabulary: the pieces of a Unigram tokenizer that a corpus uses.
 
 Kudo 2018, arXiv:1804.10959: a Unigram tokenizer scores each piece on its own, so pieces can be taken out without
-training anew; what stays is segmented as before.
+training anew; text without them is segmented as before.
 """
 
 from __future__ import annotations

@@ -129,6 +129,12 @@ def test_numpy_answers_count_and_none_may_be_right() -> None:
     assert checks.quantize_1(None, FILES, -1).state == "right"
 
 
+@pytest.mark.parametrize("answer", [float("nan"), np.float64("nan"), float("inf"), 10**400])
+def test_what_is_no_finite_number_is_never_right(answer: object) -> None:
+    found = checks.quantize_2(answer, 500_000, 768)
+    assert found.state == "off" and "finite" in found.message
+
+
 def test_a_check_outside_a_notebook_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_now", {})
     monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "none"))

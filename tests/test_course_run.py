@@ -159,6 +159,7 @@ REFUSALS = {
     "one name twice": (["-p", "EXTRA=1", "-p", "EXTRA=2"], "-p EXTRA=2: EXTRA is given already, as 1"),
     "model by -p": (["-p", "MODEL=x"], "use --model"),
     "nothing left": (["--only", "00", "--skip", "00"], "nothing to run"),
+    "an empty choice": (["--only", ""], "nothing to run"),
 }
 
 
@@ -189,12 +190,22 @@ def test_a_notebook_without_parameters_cell_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_value_is_read_as_the_notebook_declares_it(tmp_path: Path) -> None:
-    path = factory.write(tmp_path, "00_a", parameters=f"{factory.PARAMETERS}\nTEXT = 'a'\nMADE = len('ab')")
-    other = factory.write(tmp_path, "01_b", parameters=f"{factory.PARAMETERS}\nTEXT = 1")
-    typed = {"TEXT": "12", "SEED": "{[]:1}", "MADE": "(" * 500}
+    more = f"{factory.PARAMETERS}\nNUMBER = 1"
+    path = factory.write(tmp_path, "00_a", parameters=f"{more}\nTEXT = 'a'\nMADE = len('ab')")
+    other = factory.write(tmp_path, "01_b", parameters=f"{more}\nTEXT = 1")
+    typed = {"TEXT": "12", "NUMBER": "{[]:1}", "MADE": "(" * 500}
     passed = runner.assign([path, other], {}, typed, fast=True)
-    assert passed["00_a"] == {"FAST": True, "TEXT": "12", "SEED": "{[]:1}", "MADE": "(" * 500}
-    assert passed["01_b"] == {"FAST": True, "TEXT": 12, "SEED": "{[]:1}"}
+    assert passed["00_a"] == {"FAST": True, "TEXT": "12", "NUMBER": "{[]:1}", "MADE": "(" * 500}
+    assert passed["01_b"] == {"FAST": True, "TEXT": 12, "NUMBER": "{[]:1}"}
+    for seed in ("abc", "-1", "1.5", "", "None", "True"):
+        with pytest.raises(InputError, match="give a whole number, 0 or more"):
+            runner.assign([path], {}, {"SEED": seed}, fast=True)
+    assert runner.assign([path], {}, {"SEED": "3"}, fast=True)["00_a"]["SEED"] == 3
+
+
+def test_the_embedded_model_has_one_name_in_a_run() -> None:
+    """A1 keeps what it trained only under that name."""
+    assert runner._checked_model("mini") == runner._checked_model("mmbert-mini") == ("mmbert-mini", True)
 
 
 def test_own_is_said_of_each_notebook_by_itself(tmp_path: Path, go) -> None:

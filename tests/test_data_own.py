@@ -85,6 +85,16 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, content, line):
     assert "\n" not in str(error.value) and "mine.csv" in str(error.value)
 
 
+@pytest.mark.parametrize("index", [range(100, 120), [f"r{n}" for n in range(20)]])
+def test_a_row_of_a_parquet_file_is_counted_from_the_top(tmp_path, index):
+    labels = ["a", "b"] * 10
+    labels[5] = None
+    path = tmp_path / "mine.parquet"
+    pd.DataFrame({"text": [f"text {n}" for n in range(20)], "label": labels}, index=index).to_parquet(path)
+    with pytest.raises(InputError, match="column 'label' is empty in row 7"):
+        data.own(path)
+
+
 @pytest.mark.parametrize(("cell", "kind"), [(["a"], "ndarray"), (b"a", "bytes"), ({"a": 1}, "dict")])
 def test_a_parquet_file_of_something_else_is_refused(tmp_path, cell, kind):
     path = tmp_path / "mine.parquet"

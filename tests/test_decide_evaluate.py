@@ -31,7 +31,7 @@ def test_wilson() -> None:
     assert wilson(0, 10) == pytest.approx((0.0, z2 / (10 + z2)), abs=1e-6)
     low, high = wilson(45, 50)
     assert 0 < low < 0.9 < high < 1
-    for k, n in ((0, 0), (-1, 5), (6, 5)):
+    for k, n in ((0, 0), (-1, 5), (6, 5), (0.9, 1), (1, 2.9), (1, np.inf), (np.nan, 5)):
         with pytest.raises(InputError, match="at least one row"):
             wilson(k, n)
 
@@ -144,3 +144,11 @@ def test_probe_learns_and_repeats() -> None:
     names = np.array(["a", "b", "c"])[labels]
     one, two = (fit_probe(points[:200], names[:200], seed=1).predict(points[200:]) for _ in range(2))
     assert (one == two).all() and (one == names[200:]).mean() > 0.9
+
+
+def test_labels_of_two_kinds_are_refused() -> None:
+    """0 is not "0", so every answer would be wrong, and two pipelines equally so."""
+    numbers, texts = np.arange(40) % 2, np.array(["0", "1"] * 20)
+    with pytest.raises(InputError, match="some are text"):
+        paired_f1_difference(numbers, texts, texts, np.arange(40), n_boot=10)
+    assert paired_f1_difference(numbers, numbers, numbers.astype(float), np.arange(40), n_boot=10).estimate == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.decide.evaluate import macro_f1
@@ -61,5 +62,32 @@ def test_c_is_chosen_for_each_kind_of_features_on_validation_rows() -> None:
         curve, _ = learning_curve(kinds, labels[::2], labels[1::2], [None], [0], {"large": c})
         scores[c] = curve.set_index("features").macro_f1
     assert scores[1e-5]["large"] < scores[0.1]["large"] and scores[1e-5]["small"] == scores[0.1]["small"]
-    with pytest.raises(InputError, match="grid is empty"):
+    with pytest.raises(InputError, match="are empty"):
         choose_c(kinds, labels[::2], labels[1::2], None, [0], grid=())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_labels": LABELS[:20]}, "33 training rows, 20 labels"),
+        ({"test_labels": LABELS[:5]}, "33 test rows, 5 labels"),
+        ({"features": {"x": (POINTS * np.nan, POINTS)}}, "a training row is not finite"),
+        ({"test_labels": np.array([*LABELS[1:], None], dtype=object)}, "test labels are missing"),
+        ({"c": {"y": 3.0}}, r"C for \['y'\]"),
+        ({"c": {"x": -1}}, "C=-1: give a number above 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change: dict, message: str) -> None:
+    right = {"features": {"x": (POINTS, POINTS)}, "train_labels": LABELS, "test_labels": LABELS, "sizes": [None]}
+    with pytest.raises(InputError, match=message):
+        learning_curve(**{**right, **change}, seeds=[0])
+
+
+def test_labels_may_be_a_series_whatever_its_index() -> None:
+    features = {"x": (POINTS, POINTS)}
+    plain, _ = learning_curve(features, LABELS, LABELS, [2], [0])
+    series = pd.Series(LABELS, index=np.arange(len(LABELS))[::-1])
+    turned, _ = learning_curve(features, series, series, [2], [0])
+    assert plain.accuracy[0] == turned.accuracy[0] == 1
+    found = choose_c(features, series, series, 2, [0], grid=np.logspace(0, 2, 3))
+    assert found["x"] in (1, 10, 100)

@@ -189,6 +189,12 @@ def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
         ({"linear_block": 8}, "power of two"),
         ({"linear": "int5"}, "choose one of"),
         ({"keep": "*.mlp.Wo"}, "give a tuple"),
+        ({"only": None}, "give a tuple"),
+        ({"only": (1,)}, "give a tuple"),
+        ({"linear_block": 512}, "from 16 to 256"),
+        ({"linear_block": "32"}, "power of two"),
+        ({"reduce_range": "no"}, "True or False"),
+        ({"symmetric": None}, "True or False"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused_when_it_is_made(wrong: dict, words: str) -> None:
@@ -197,6 +203,8 @@ def test_a_recipe_that_cannot_be_is_refused_when_it_is_made(wrong: dict, words: 
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="another version"):
         Recipe.read({"name": "x", "int8_linear": True})
+    with pytest.raises(InputError, match="no name"):
+        Recipe.read({})
 
 
 @given(st.sets(st.sampled_from(recipe.PARTS)), st.sets(st.integers(0, 5)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,9 @@ def exercise(kind: type | tuple[type, ...], form: str) -> Callable[[Callable[...
                 answer = answer.item()
             if not isinstance(answer, kinds) or (isinstance(answer, bool) and bool not in kinds):
                 return _finish(name, "off", f"off: the answer should be {form}, not {answer!r}")
+            # NaN is not far from anything, and an int without end is no float
+            if isinstance(answer, int | float) and not abs(answer) < sys.float_info.max:
+                return _finish(name, "off", f"off: the answer should be {form}, and finite")
             wrong = function(answer, *args, **kwargs)
             return _finish(name, "off", f"off: {wrong}") if wrong else _finish(name, "right", "right")
 

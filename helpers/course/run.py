@@ -178,11 +178,11 @@ def select(
             chosen |= hits
         return chosen
 
-    if only:
+    if only is not None:
         chosen = named(only, "--only")
     else:
         chosen = {n for n in notebooks if everything or n.stem.split("_")[0] not in LEFT_OUT}
-    if skip:
+    if skip is not None:
         chosen -= named(skip, "--skip")
     if not chosen:
         raise InputError(f"nothing to run: --only {only} --skip {skip} leaves no notebook: name at least one")
@@ -248,8 +248,16 @@ def assign(
             for name, text in typed.items()
             if name in declares
         }
+        _refuse_seed(read)
         passed[stem] = {"FAST": fast, **read, **{name: v for name, v in values.items() if name in declares}}
     return passed
+
+
+def _refuse_seed(parameters: Mapping[str, object]) -> None:
+    """Raise InputError for a SEED that numpy would refuse minutes later, in the middle of a notebook."""
+    seed = parameters.get("SEED", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise InputError(f"-p SEED={seed}: give a whole number, 0 or more")
 
 
 def differs(parameters: Mapping[str, object], defaults: Mapping[str, object], *, but: Collection[str]) -> bool:
@@ -478,7 +486,7 @@ def _checked_model(model: str) -> tuple[str, bool]:
 
     source = resolve(model)
     if source.kind == "mini":
-        return model, True
+        return source.name, True  # one name for it: A1 keeps what it trains only under the name that others look for
     load_torch(source)
     # notebooks run in their own folder, so a relative folder would point elsewhere there
     return str(Path(source.path_or_repo).resolve()) if source.kind == "folder" else model, False

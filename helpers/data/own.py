@@ -80,7 +80,7 @@ def _read(path: Path) -> pd.DataFrame:
         if path.suffix.lower() == ".csv":
             return _csv(path)
         if path.suffix.lower() in {".parquet", ".pq"}:
-            return pd.read_parquet(path)
+            return pd.read_parquet(path).reset_index(drop=True)  # a row's number is its place, whatever the index
     except UnicodeDecodeError as error:
         raise InputError(f"{path.name}: not UTF-8 at byte {error.start}; save it as 'CSV UTF-8'") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError) as error:

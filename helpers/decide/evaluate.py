@@ -6,6 +6,7 @@ independent ones. An interval that forgets this is several times too narrow.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ def wilson(k: int, n: int) -> tuple[float, float]:
     """
     from statsmodels.stats.proportion import proportion_confint
 
-    if n < 1 or not 0 <= k <= n:
-        raise InputError(f"wilson(k={k}, n={n}): needs at least one row and 0 <= k <= n")
+    if not math.isfinite(n) or n < 1 or not 0 <= k <= n or k != int(k) or n != int(n):
+        raise InputError(f"wilson(k={k}, n={n}): needs counts, at least one row and 0 <= k <= n")
     low, high = proportion_confint(int(k), int(n), method="wilson")  # its default is the normal approximation
     return float(low), float(high)
 
@@ -109,6 +110,8 @@ def paired_f1_difference(
     y, a, b = (np.asarray(labels) for labels in (y, a, b))
     if not len(y) == len(a) == len(b):
         raise InputError(f"paired_f1_difference: {len(y)} labels, {len(a)} and {len(b)} predictions: one for each row")
+    if len({labels.dtype.kind in "biufc" for labels in (y, a, b)}) > 1:
+        raise InputError("paired_f1_difference: some labels are numbers and some are text: no two would ever be equal")
     if n_boot < 1:
         raise InputError(f"paired_f1_difference: n_boot={n_boot}: needs at least 1 draw")
     groups, n_groups = _groups(clusters, len(y), "paired_f1_difference")

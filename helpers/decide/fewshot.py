@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.metrics import accuracy_score
 
 from helpers.decide.evaluate import macro_f1
@@ -65,8 +65,13 @@ def learning_curve(
 
     Raises
     ------
-    InputError : if a size is below 1, or the examples are all of one class.
+    InputError : if a size is below 1, the examples are all of one class, features and labels differ in number, a
+        feature is no finite number, a label is missing, or `c` names no feature.
     """
+    train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
+    _check(features, train_labels, test_labels)
+    if unknown := set(c or {}) - set(features):
+        raise InputError(f"learning_curve: C for {sorted(unknown)}: the features are {list(features)}")
     rows, predictions = [], {}
     for size in sizes:
         for seed in seeds if size else seeds[:1]:
@@ -78,6 +83,19 @@ def learning_curve(
                 accuracy, macro = accuracy_score(test_labels, answer), macro_f1(test_labels, answer)
                 rows.append((name, size or "all", seed, accuracy, macro))
     return pd.DataFrame(rows, columns=["features", "size", "seed", "accuracy", "macro_f1"]), predictions
+
+
+def _check(features: Mapping[str, tuple[Matrix, Matrix]], *labels: np.ndarray) -> None:
+    """Raise InputError unless no label is missing, and each kind of features has a row of finite numbers for each."""
+    for side, of_side in zip(("training", "test"), labels, strict=True):
+        if not len(of_side) or pd.isna(of_side).any():
+            raise InputError(f"learning_curve: {side} labels are missing: give one for each row, and one row at least")
+    for name, matrices in features.items():
+        for side, of_side, matrix in zip(("training", "test"), labels, matrices, strict=True):
+            if matrix.shape[0] != len(of_side):
+                raise InputError(f"learning_curve: {name}: {matrix.shape[0]} {side} rows, {len(of_side)} labels")
+            if not np.isfinite(matrix.data if issparse(matrix) else matrix).all():
+                raise InputError(f"learning_curve: {name}: a {side} row is not finite: drop it, or encode it anew")
 
 
 def choose_c(
@@ -102,8 +120,8 @@ def choose_c(
     ------
     InputError : as `learning_curve`; and if the grid is empty.
     """
-    if not grid:
-        raise InputError("choose_c: the grid is empty: give one value of C at least")
+    if not len(grid) or not len(seeds):
+        raise InputError("choose_c: the grid or the seeds are empty: give one value of C and one seed at least")
     found = {}
     for strength in sorted(grid):
         every = dict.fromkeys(features, strength)

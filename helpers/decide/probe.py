@@ -35,10 +35,12 @@ def fit_probe(embeddings: np.ndarray, labels: Sequence[str], seed: int = 0, c: f
     Raises
     ------
     InputError
-        If the labels are not of 2 classes at least.
+        If the labels are not of 2 classes at least, or c is not above 0.
     """
     from sklearn.linear_model import LogisticRegression
 
+    if not 0 < c < np.inf:
+        raise InputError(f"fit_probe: C={c}: give a number above 0")
     classes = len(np.unique(np.asarray(labels)))
     if classes < 2:
         found = "only one class" if classes else "no class"

@@ -47,7 +47,7 @@ class Recipe:
         and int8 weights are added in 16 bits and overflow if weights use all 8; uint8 weights take a slower way that
         does not.
     linear_block
-        Numbers that share a scale in "int8-block" and "int4-block": a power of two, 16 at least.
+        Numbers that share a scale in "int8-block" and "int4-block": a power of two from 16 to 256.
     table
         "int4": the embedding table in 4 bits (GatherBlockQuantized). None: float32.
     table_block
@@ -82,11 +82,18 @@ class Recipe:
             patterns = getattr(self, field)
             if isinstance(patterns, str):
                 raise InputError(f"recipe {self.name!r}: {field}={patterns!r}: give a tuple, ({patterns!r},)")
+            if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+                raise InputError(f"recipe {self.name!r}: {field}={patterns!r}: give a tuple of patterns")
             object.__setattr__(self, field, tuple(patterns))  # JSON gives lists
         for field in ("linear_block", "table_block"):
             block = getattr(self, field)
-            if block < 16 or block & (block - 1):
-                raise InputError(f"recipe {self.name!r}: {field}={block}: give a power of two, 16 at least")
+            most = 256 if field == "linear_block" else 2**16  # the table's is held against the hidden size
+            if type(block) is not int or not 16 <= block <= most or block & (block - 1):
+                raise InputError(f"recipe {self.name!r}: {field}={block!r}: give a power of two from 16 to {most}")
+        for field in ("per_channel", "symmetric", "table_symmetric", "reduce_range"):
+            flag = getattr(self, field)
+            if not isinstance(flag, bool) and not (flag is None and field == "reduce_range"):
+                raise InputError(f"recipe {self.name!r}: {field}={flag!r}: give True or False")
         if self.linear is None and self.table is None:
             raise InputError(f"recipe {self.name!r} quantises nothing: set linear or table")
 
@@ -96,6 +103,8 @@ class Recipe:
         unknown = set(note) - {field.name for field in fields(cls)}
         if unknown:
             raise InputError(f"a recipe has no {sorted(unknown)}: the file is of another version, quantise it again")
+        if "name" not in note:
+            raise InputError("the recipe in the file has no name: quantise it again")
         return cls(**note)
 
     def settled(self) -> Recipe:

@@ -182,6 +182,38 @@ def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "is a folder"),
+        (b"", "holds no graph"),
+        (b"\x0a\x03abc", "holds no graph"),  # a message to protobuf, but not ONNX's
+        (b"no model at all", "no ONNX file"),
+        (bytes(range(256)) * 20, "no ONNX file"),
+    ],
+)
+def test_what_is_no_model_file_is_refused_by_name(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "broken.onnx"
+    path.mkdir() if content is None else path.write_bytes(content)
+    for read in (
+        count_nodes, metadata, lambda file: size_report({"x": file}),
+        lambda file: quantize.quantize(file, tmp_path / "q.onnx"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=rf"broken\.onnx.*{words}") as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_a_cut_off_model_file_is_refused(mini_report, tmp_path: Path) -> None:
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(mini_report.path.read_bytes()[:-100])
+    for read in (count_nodes, metadata):
+        with pytest.raises(InputError, match=r"cut\.onnx.*not a whole one: export it again"):
+            read(path)
+        with pytest.raises(InputError, match="no model file"):
+            read(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"linear": None, "table": None}, "quantises nothing"),

@@ -23,11 +23,36 @@ TABLE_NODE = "GatherBlockQuantized"
 _PLACE = re.compile(r"layers[./](\d+)[./](attn|mlp)[./](Wqkv|Wo|Wi)\b")
 
 
+def read_model(path: str | Path, weights: bool = False) -> onnx.ModelProto:
+    """The model in a file, with what lies in files beside it only if asked for the weights.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it cannot be read, or it holds no model.
+    """
+    import onnx
+
+    path = Path(path)
+    if not path.is_file():
+        wrong = f"{path} is a folder, no ONNX file" if path.is_dir() else f"no model file {path}"
+        raise InputError(f"{wrong}: give the file that export wrote")
+    try:
+        model = onnx.load(path, load_external_data=weights)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    except Exception as error:  # protobuf's DecodeError is not exported under a stable name
+        raise InputError(f"{path} is no ONNX file, or not a whole one: export it again") from error
+    if not model.HasField("graph"):  # to protobuf an empty file is a message, and so is some junk
+        raise InputError(f"{path} is no ONNX file, it holds no graph: export it again")
+    return model
+
+
 def count_nodes(source: str | Path | onnx.ModelProto) -> dict[str, int]:
     """Operators of a model, those inside branches (If) too: type -> number of nodes, most frequent first."""
     import onnx
 
-    model = source if isinstance(source, onnx.ModelProto) else onnx.load(source, load_external_data=False)
+    model = source if isinstance(source, onnx.ModelProto) else read_model(source)
     counts: collections.Counter[str] = collections.Counter()
     graphs = [model.graph]
     while graphs:
@@ -84,9 +109,7 @@ def embedding_table(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
 
 def metadata(path: str | Path) -> dict[str, object]:
     """What `export` and `quantize` noted in the file: model, recipe, source_sha256, policy, agreement."""
-    import onnx
-
-    notes = {note.key: note.value for note in onnx.load(path, load_external_data=False).metadata_props}
+    notes = {note.key: note.value for note in read_model(path).metadata_props}
     return {key: json.loads(value) if value.startswith("{") else value for key, value in notes.items()}
 
 
@@ -123,7 +146,7 @@ def size_report(paths: Mapping[str, str | Path]) -> pd.DataFrame:
 
     if not paths:
         raise InputError("size_report: no files given")
-    lost = [str(path) for path in paths.values() if not Path(path).is_file()]
+    lost = [str(path) for path in paths.values() if not Path(path).exists()]
     if lost:
         raise InputError(f"size_report: no file {lost[0]}: export or quantise it first")
     first = Path(next(iter(paths.values()))).stat().st_size

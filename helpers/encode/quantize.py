@@ -29,6 +29,7 @@ from helpers.encode.graph import (
     count_nodes,
     embedding_table,
     linear_layers,
+    read_model,
     sha256,
 )
 from helpers.encode.quiet import quiet
@@ -154,15 +155,10 @@ def quantize(
     import onnx
 
     began, src, dst = time.perf_counter(), Path(src), Path(dst)
-    if not src.is_file():
-        raise InputError(f"no model file {src}: export one first")
     recipe = recipe.settled()
     if not allow_saturation:
         refuse_saturation(recipe)
-    try:
-        model = onnx.load(src)
-    except Exception as error:  # protobuf's DecodeError is not exported under a stable name
-        raise InputError(f"{src.name} is no ONNX file: export one first") from error
+    model = read_model(src, weights=True)
     if not count_nodes(model).keys().isdisjoint((*INT8_NODES, BLOCK_NODE, TABLE_NODE)):
         raise InputError(f"{src.name} is quantised already: start from the float32 file")
     table, layers = embedding_table(model, src.name), linear_layers(model)

@@ -175,6 +175,21 @@ def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words) as error:
             quantize.quantize(source, out, asked)
         assert "\n" not in str(error.value) and not out.exists()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("what was here before")
+    for source, target, asked, words in (
+        (mini_onnx, out, "int8", "recipe is of type str: give a Recipe"),
+        (mini_onnx, out, None, "recipe is of type NoneType: give a Recipe"),
+        (tmp_path, out, INT8, "is a folder, no ONNX file"),
+        (mini_onnx, tmp_path / "folder", INT8, "folder is a folder: give the file to write"),
+        (mini_onnx, tmp_path / "file" / "q.onnx", INT8, r"q\.onnx cannot be written \("),
+        (mini_onnx, tmp_path / "file" / "deeper" / "q.onnx", INT8, r"q\.onnx cannot be written \(Not a directory\)"),
+        (mini_onnx, tmp_path / f"{'long' * 64}.onnx", INT8, r"cannot be written \("),
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            quantize.quantize(source, target, asked)
+        assert "\n" not in str(error.value) and not out.exists()
+    assert not list((tmp_path / "folder").iterdir()) and (tmp_path / "file").read_text() == "what was here before"
     with pytest.raises(InputError, match="no files"):
         size_report({})
     with pytest.raises(InputError, match="no file"):

@@ -147,7 +147,8 @@ def quantize(
     Raises
     ------
     InputError
-        If the source is missing or quantised already, or the recipe names what the model does not have.
+        If the source is missing or quantised already, the recipe is none or names what the model does not have, or
+        `dst` cannot be written.
     QuantizationError
         If the recipe would overflow on this CPU, nodes that it names were not quantised, the file is not as small as it
         must be, or the gate is not passed. `dst` is then as it was before.
@@ -155,6 +156,10 @@ def quantize(
     import onnx
 
     began, src, dst = time.perf_counter(), Path(src), Path(dst)
+    if not isinstance(recipe, Recipe):
+        raise InputError(
+            f"recipe is of type {type(recipe).__name__}: give a Recipe, such as INT8 of helpers.encode.recipe"
+        )
     recipe = recipe.settled()
     if not allow_saturation:
         refuse_saturation(recipe)
@@ -166,8 +171,7 @@ def quantize(
         raise InputError(f"table_block={recipe.table_block}: give no more than the hidden size {table.dims[1]}")
     chosen = [layers[name].name for name in recipe.chosen(list(layers))]
     least = _least_ratio(model, table, chosen, recipe)
-    dst.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=dst.parent, prefix=f".{dst.stem}-") as folder:
+    with _folder_beside(dst) as folder:
         part = Path(folder) / "model.onnx"
         if recipe.linear == "int8":
             model = _int8(model, table, chosen, recipe, part)
@@ -191,6 +195,17 @@ def quantize(
     before, after = (path.stat().st_size for path in (src, dst))
     seconds = time.perf_counter() - began
     return Report(dst, recipe, before / 1e6, after / 1e6, before / after, nodes, seconds, agreement)
+
+
+def _folder_beside(dst: Path) -> tempfile.TemporaryDirectory[str]:
+    """An empty folder on the disk of `dst`, asked for before the work: from there the whole file moves in one step."""
+    try:
+        if dst.is_dir():
+            raise InputError(f"{dst} is a folder: give the file to write, such as {dst / 'model.onnx'}")
+        dst.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=dst.parent, prefix=f".{dst.stem}-")
+    except OSError as error:
+        raise InputError(f"{dst} cannot be written ({error.strerror}): give a file in a folder of yours") from error
 
 
 def _int8(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.server
 import json
 import pickle
+import random
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,12 +134,24 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path: Path) -
     one_line(error)
 
 
-def test_damaged_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:1000], lambda b: b[:-1000], lambda b: b"", lambda _: random.Random(0).randbytes(5000)]
+)
+def test_damaged_weights(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     weights = copy_mini(tmp_path) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="cannot be loaded") as error:
+    weights.write_bytes(damage(weights.read_bytes()))
+    with pytest.raises(InputError, match=r"weights for this config\.json cannot be loaded") as error:
         load_torch(str(tmp_path))
     one_line(error)
+
+
+@pytest.mark.parametrize(("name", "part"), [("config.json", r"config\.json"), ("tokenizer.json", "tokenizer")])
+@pytest.mark.parametrize("content", [b"no JSON", b"", b"\xff\xfe\x00", b"[]", b"{}", b'{"model_type": "none such"}'])
+def test_damaged_json(tmp_path: Path, name: str, part: str, content: bytes) -> None:
+    (copy_mini(tmp_path) / name).write_bytes(content)
+    with pytest.raises(InputError, match=f": {part} cannot be loaded") as error:
+        load_torch(str(tmp_path))
+    assert len(one_line(error)) < 400  # not the names of all models that transformers knows
 
 
 def test_tokenizer_with_more_tokens_than_the_table_has_rows(mini_torch, tmp_path: Path) -> None:

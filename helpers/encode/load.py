@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from helpers import ROOT
@@ -28,7 +29,7 @@ HUB_SECONDS = 5  # how long the hub may take to answer before we say that it was
 
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?")
 _WANTED = ["config.json", "tokenizer*.json", "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json"]
-_SHOWN = 100  # characters of a wrong name that a message repeats
+_SHOWN = 100  # characters of a wrong name that a message repeats; of another library's reason, twice as many
 _INSTEAD = "MODEL=mmbert-mini works without it"
 
 # What both sizes of mmBERT share. Source: Marone et al. 2025, "mmBERT", table 1, and the models' config.json.
@@ -131,20 +132,23 @@ def load_torch(source: ModelSource | str) -> tuple[PreTrainedModel, PreTrainedTo
 
     source = resolve(source) if isinstance(source, str) else source
     folder = _fetch(source) if source.kind == "hub" else Path(source.path_or_repo)
-    weights = any(folder.glob("*.safetensors"))
+    weights, part = any(folder.glob("*.safetensors")), "config.json"
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         options: dict[str, Any] = {"reference_compile": False} if config.model_type == "modernbert" else {}
+        part = "weights for this config.json"
         with _quiet("transformers.modeling_utils", "transformers.integrations.tensor_parallel"):
             # Their reports of unused heads and the like say nothing here; what matters is checked below.
             model, found = AutoModel.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=weights, weights_only=True,
                 local_files_only=True, output_loading_info=True, **options,
             )  # fmt: skip
+        part = "tokenizer"
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
     except Exception as error:  # a broken file shows up as any of a dozen exceptions; the user needs the one line
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"model {source.name}: cannot be loaded ({reason}): check its files") from error
+        reason = shorten(reason, 2 * _SHOWN, placeholder=" ...")  # transformers lists the 400 models that it knows
+        raise InputError(f"model {source.name}: {part} cannot be loaded ({reason}): check its files") from error
     lost = sorted(key for key in found["missing_keys"] if "pooler" not in key)
     if lost or found["mismatched_keys"]:
         wrong = lost or [str(key[0]) for key in found["mismatched_keys"]]

@@ -34,6 +34,7 @@ from helpers.encode.graph import (
 )
 from helpers.encode.quiet import quiet
 from helpers.encode.recipe import INT8_INT4, Recipe, refuse_saturation
+from helpers.encode.rewrite import split_weights
 from helpers.errors import InputError, QuantizationError
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def quantize(
         raise InputError(f"table_block={recipe.table_block}: give no more than the hidden size {table.dims[1]}")
     chosen = [layers[name].name for name in recipe.chosen(list(layers))]
     least = _least_ratio(model, table, chosen, recipe)
+    if recipe.linear == "int8" and recipe.per_channel:  # each column has its scale: parts give the same numbers
+        chosen = split_weights(model, chosen)
     with _folder_beside(dst) as folder:
         part = Path(folder) / "model.onnx"
         if recipe.linear == "int8":

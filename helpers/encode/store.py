@@ -102,7 +102,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 def _makers() -> Iterator[bytes]:
     """Everything but the request that a file depends on: the packages' versions and our own code."""
     yield " ".join(version(name) for name in _MAKERS).encode()
-    for name in ("attention.py", "export.py", "graph.py", "load.py", "quantize.py", "recipe.py"):
+    for name in ("attention.py", "export.py", "graph.py", "load.py", "quantize.py", "recipe.py", "rewrite.py"):
         yield Path(__file__).with_name(name).read_bytes()
 
 

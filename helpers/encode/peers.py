@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import platform
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -78,6 +79,8 @@ class SentenceTransformerEncoder:
 
         if backend == "openvino":
             import optimum.intel.openvino  # noqa: F401  (sentence-transformers would raise a bare Exception)
+        for made in ("onnx", "openvino"):  # an earlier run's export would be loaded in place of this model's
+            shutil.rmtree(folder / made, ignore_errors=True)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         options = ort.SessionOptions()

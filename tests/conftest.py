@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from helpers.encode.attention import functions
+from helpers.encode.encoder import OnnxEncoder
 from helpers.encode.export import _export_dynamo, _join, export
-from helpers.encode.load import load_torch
+from helpers.encode.load import MINI, load_torch
 from helpers.encode.quantize import Report, quantize
 from helpers.encode.recipe import INT8_INT4
 
@@ -54,3 +55,9 @@ def banded_onnx(mini_torch, named_onnx) -> Path:
 def mini_report(mini_onnx) -> Report:
     """mmbert-mini in INT8 with an INT4 table: what quantize said about it (the file is its `path`)."""
     return quantize(mini_onnx, mini_onnx.with_name("int8_int4.onnx"), INT8_INT4)
+
+
+@pytest.fixture(scope="session")
+def mini_encoder(mini_report) -> OnnxEncoder:
+    """mmbert-mini as it is served: INT8 with an INT4 table, one text a run."""
+    return OnnxEncoder(mini_report.path, MINI / "tokenizer.json")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+REST = 0.02  # seconds
+
+
 class Ratio(NamedTuple):
     """How many times faster than the baseline: median of the rounds, and an interval for that median."""
 
@@ -93,8 +96,9 @@ def rank_interval(values: list[float], confidence: float = 0.95) -> Ratio:
 
 
 def interleave(
-    funcs: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2, baseline: str | None = None
-) -> Timing:
+    funcs: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2, baseline: str | None = None,
+    rest: float = REST,
+) -> Timing:  # fmt: skip
     """Time functions in turns, A B A B ..., so that whatever slows the machine slows all of them.
 
     Parameters
@@ -105,6 +109,9 @@ def interleave(
         Timed turns, and turns before them that are thrown away.
     baseline
         The name speedups refer to; default the first.
+    rest
+        Seconds of sleep before each call: threads that the one before left spinning (OpenMP's, TBB's) fall asleep, and
+        do not take a core from this one.
 
     Raises
     ------
@@ -114,11 +121,14 @@ def interleave(
     baseline = next(iter(funcs), None) if baseline is None else baseline
     if baseline not in funcs:
         raise InputError(f"interleave: baseline {baseline!r} is not timed: choose one of {list(funcs)}")
-    if rounds < 1 or warmup < 0:
-        raise InputError(f"interleave: {rounds} rounds after {warmup} for warming up: take 1 or more after 0 or more")
+    if rounds < 1 or warmup < 0 or rest < 0:
+        raise InputError(
+            f"interleave: {rounds} rounds, {warmup} before them to warm up, {rest} s of rest: give 1, 0 and 0 or more"
+        )
     seconds: dict[str, list[float]] = {name: [] for name in funcs}
     for turn in range(warmup + rounds):
         for name, function in funcs.items():
+            time.sleep(rest)
             began = time.perf_counter()
             function()
             passed = time.perf_counter() - began
@@ -201,6 +211,7 @@ def product(
     onnx.checker.check_model(model)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # as in `session`: turns must not overlap
     made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda: made.run(None, {"a": left})
 

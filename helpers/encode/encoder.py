@@ -61,14 +61,7 @@ class _Base:
         InputError
             If a text is empty or no text at all; the message names its row, counted from 0.
         """
-        if isinstance(texts, str):
-            raise InputError("encode takes a list of texts, not one text: write encode([text])")
-        texts = list(texts)
-        for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputError(f"text in row {row} is {type(text).__name__}, not text: drop the row or fill it")
-            if not text.strip():
-                raise InputError(f"text in row {row} is empty: drop the row or fill it")
+        texts = checked(texts)
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.max_tokens)
         ids: list[list[int]] = []
@@ -96,14 +89,17 @@ class _Base:
         InputError
             If a text is empty or no text; the message names its row.
         """
-        ids = self.tokenize(texts)
+        return self.encode_ids(self.tokenize(texts), progress)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], progress: bool = False) -> np.ndarray:
+        """As `encode`, for token ids with their special tokens, of any length that the model can read."""
         out = np.empty((len(ids), self.hidden), dtype=np.float32)
         for rows in self._batches(ids, progress):
             batch, mask = pad([ids[row] for row in rows])
             out[rows] = pool(self.run(batch, mask), mask)
         return out
 
-    def _batches(self, ids: list[list[int]], progress: bool) -> Iterator[list[int]]:
+    def _batches(self, ids: Sequence[Sequence[int]], progress: bool) -> Iterator[list[int]]:
         """Rows of each batch; neighbours in length share one, so little is padded."""
         order = range(len(ids)) if self.batch_size == 1 else sorted(range(len(ids)), key=lambda row: len(ids[row]))
         steps = range(0, len(ids), self.batch_size)
@@ -117,6 +113,25 @@ class _Base:
     def run(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
         """Token vectors, float32 (batch, tokens, hidden), for int64 ids and mask (batch, tokens)."""
         raise NotImplementedError
+
+
+def checked(texts: Sequence[str]) -> list[str]:
+    """The texts as a list.
+
+    Raises
+    ------
+    InputError
+        If a text is empty or no text at all; the message names its row, counted from 0.
+    """
+    if isinstance(texts, str):
+        raise InputError("encode takes a list of texts, not one text: write encode([text])")
+    texts = list(texts)
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"text in row {row} is {type(text).__name__}, not text: drop the row or fill it")
+        if not text.strip():
+            raise InputError(f"text in row {row} is empty: drop the row or fill it")
+    return texts
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -225,8 +240,9 @@ def session(
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU: one graph at a time, its operators spread over `threads`.
 
-    spin: waiting threads keep their core busy for a moment, which is quicker while the cores are ours. Turn it off
-    where sessions share cores with other work.
+    spin: within a run, waiting threads keep their core busy, which is quicker while the cores are ours. Turn it off
+    where sessions share cores with other work. They always stop when the run ends: threads that wait for nothing would
+    take a core from whatever comes next, such as the session that this one is compared with.
     profile: where onnxruntime's profiler writes, without the ending; None for no profile.
 
     Raises
@@ -244,6 +260,7 @@ def session(
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)

@@ -85,6 +85,7 @@ class SentenceTransformerEncoder:
         tokenizer.save_pretrained(folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = available_cores()
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # as ours: turns must not overlap
         settings = {
             "onnx": {"provider": "CPUExecutionProvider", "session_options": options},
             "openvino": {"ov_config": _openvino_settings()},

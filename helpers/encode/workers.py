@@ -1,0 +1,176 @@
+"""Many texts through several processes: one session a process, packets of equal work, results in order.
+
+Built on joblib: its processes (loky) are started afresh, not forked, on every system, so they work from JupyterLab, a
+script or pytest; and the same call runs on a cluster under `joblib.parallel_config(backend="dask")`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from helpers.encode.cpu import available_cores
+from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, checked, read_tokenizer
+from helpers.errors import InputError
+
+PACKET_TOKENS = 8192
+"""Tokens of a packet: long enough that sending it costs nothing beside running it, short enough to even out the end."""
+
+ATTEMPTS = 3
+"""How often workers may be lost without one packet finished before `encode_many` gives up."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many processes, and how many threads each session has.
+
+    Raises
+    ------
+    InputError
+        If either is below 1, or together they are more than the cores that this process may use.
+    """
+
+    workers: int
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        cores = available_cores()
+        if self.workers < 1 or self.threads < 1:
+            raise InputError(f"layout: workers={self.workers}, threads={self.threads}: give 1 or more of each")
+        if self.workers * self.threads > cores:
+            raise InputError(
+                f"layout: {self.workers} workers x {self.threads} threads = {self.workers * self.threads} would share "
+                f"{cores} cores and wait for each other: give at most {cores} together"
+            )
+
+
+def packets(lengths: Sequence[int], tokens: int = PACKET_TOKENS) -> list[np.ndarray]:
+    """Row numbers of each packet: the longest texts first, about `tokens` tokens in each.
+
+    A packet ends with the text that reaches `tokens`. With the longest first, what is left at the end is short, and no
+    worker waits long for another's last text.
+
+    Raises
+    ------
+    InputError
+        If tokens is below 1.
+    """
+    if tokens < 1:
+        raise InputError(f"packets: tokens={tokens}: give 1 or more")
+    lengths = np.asarray(lengths, dtype=int)
+    order = np.argsort(-lengths, kind="stable")
+    before = np.cumsum(lengths[order]) - lengths[order]  # tokens in front of each text
+    number = before // tokens
+    return [part for part in np.split(order, np.flatnonzero(np.diff(number)) + 1) if len(part)]
+
+
+def encode_many(
+    texts: Sequence[str], path: str | Path, tokenizer: str | Path, *, workers: int | None = None, threads: int = 1,
+    max_tokens: int = MAX_TOKENS, packet_tokens: int = PACKET_TOKENS, progress: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """Encode texts in several processes, each text alone and unpadded: what `OnnxEncoder` answers, in the same order.
+
+    A worker that dies is replaced and what it had not finished is done again. If the caller is interrupted, or an error
+    is raised, the workers are ended too.
+
+    Parameters
+    ----------
+    texts
+        n texts.
+    path, tokenizer
+        The .onnx file and the tokenizer.json, paths that every worker can read.
+    workers, threads
+        As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
+        default to what that backend has, and are not checked against this machine's cores.
+    max_tokens
+        Where texts are cut.
+    packet_tokens
+        As in `packets`.
+    progress
+        Show a progress bar, in texts.
+
+    Returns
+    -------
+    numpy.ndarray
+        Float32 (n, hidden), rows of length 1, in the order of the texts.
+
+    Raises
+    ------
+    InputError
+        If a text is empty or none, a file is missing or cannot be run, or the layout does not fit the cores.
+    RuntimeError
+        If workers die `ATTEMPTS` times without finishing anything.
+    """
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    path, tokenizer = Path(path).resolve(), Path(tokenizer).resolve()
+    local = OnnxEncoder(path, read_tokenizer(tokenizer), max_tokens=max_tokens, threads=threads)  # says what is wrong
+    ids = [np.array(row, dtype=np.int32) for row in local.tokenize(checked(texts))]
+    out = np.empty((len(ids), local.hidden), dtype=np.float32)
+    del local
+    jobs = _jobs(workers, threads)
+    left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
+    bar, lost = _bar(len(ids), progress), 0
+    while left:
+        try:
+            with contextlib.closing(_run(left, ids, jobs, (str(path), threads))) as done:  # closing it ends the workers
+                for number, vectors in done:
+                    rows = left.pop(number)
+                    out[rows] = vectors
+                    bar.update(len(rows))
+                    lost = 0
+        except BrokenProcessPool as error:
+            lost += 1
+            if lost == ATTEMPTS:
+                rows = next(iter(left.values()))
+                raise RuntimeError(
+                    f"workers died {lost} times with {len(left)} packets to go, the next one with row {rows[0]} of "
+                    f"{len(ids[rows[0]])} tokens: take fewer workers if memory is short, or a smaller max_tokens"
+                ) from error
+    bar.close()
+    return out
+
+
+def _jobs(workers: int | None, threads: int) -> int:
+    """joblib's n_jobs, checked against the cores if they are ours."""
+    from joblib.parallel import DEFAULT_BACKEND, get_active_backend
+
+    backend, jobs = get_active_backend()
+    if type(backend).__name__.lower().startswith(DEFAULT_BACKEND):
+        return Layout(max(1, available_cores() // threads) if workers is None else workers, threads).workers
+    return workers or jobs or -1
+
+
+def _run(
+    left: dict[int, np.ndarray], ids: Sequence[np.ndarray], jobs: int, settings: tuple[str, int]
+) -> Generator[tuple[int, np.ndarray]]:
+    """(packet's number, vectors) of each packet, as they come."""
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="2*n_jobs", return_as="generator_unordered")
+    # a list, since `left` gets shorter while the packets are being sent
+    yield from parallel(
+        delayed(_encode_packet)(number, [ids[row] for row in rows], *settings) for number, rows in [*left.items()]
+    )
+
+
+def _encode_packet(number: int, ids: Sequence[np.ndarray], path: str, threads: int) -> tuple[int, np.ndarray]:
+    """What a worker does."""
+    return number, _encoder(path, Path(path).stat().st_mtime_ns, threads).encode_ids(ids)
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(path: str, changed: int, threads: int) -> OnnxEncoder:
+    """This process's encoder, made at its first packet and again if the file `changed`; given ids, it never tokenises."""
+    return OnnxEncoder(path, None, threads=threads)
+
+
+def _bar(total: int, shown: bool):
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc="encode", unit="text", disable=not shown)

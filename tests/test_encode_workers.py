@@ -1,0 +1,140 @@
+"""Workers: the same answers as one encoder gives, whatever happens to a process on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import ROOT
+from helpers.encode import OnnxEncoder, workers
+from helpers.encode.cpu import available_cores
+from helpers.encode.load import MINI
+from helpers.encode.workers import Layout, encode_many, packets
+from helpers.errors import InputError
+
+TOKENIZER = MINI / "tokenizer.json"
+SENTENCES = ["Turn on the kitchen light", "as is, without warranty of any kind " * 12, "stop", "Mach die Rollos zu"]
+
+
+@given(st.lists(st.integers(1, 600), max_size=200), st.integers(1, 2000))
+def test_packets_hold_every_row_once_and_are_of_equal_work(lengths: list[int], tokens: int) -> None:
+    found = packets(lengths, tokens)
+    assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
+    sizes = [sum(lengths[row] for row in rows) for rows in found]
+    assert all(size < tokens + max(lengths) for size in sizes)
+    firsts = [lengths[rows[0]] for rows in found]
+    assert firsts == sorted(firsts, reverse=True), "the longest texts go first"
+
+
+def test_more_threads_than_cores_are_refused_with_the_numbers() -> None:
+    cores = available_cores()
+    assert Layout(cores).threads == 1
+    for workers_, threads in ((cores + 1, 1), (cores, 2)):
+        with pytest.raises(InputError, match=f"{workers_} workers x {threads} threads.* {cores} cores"):
+            Layout(workers_, threads)
+    with pytest.raises(InputError, match="1 or more of each"):
+        Layout(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux pins processes to cores")
+def test_a_pinned_process_counts_its_own_cores() -> None:
+    code = "from helpers.encode.workers import Layout; print(Layout(1)); Layout(2)"
+    done = subprocess.run(
+        ["taskset", "-c", "0", sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert "workers=1" in done.stdout and "would share 1 cores" in done.stderr
+
+
+def test_answers_are_those_of_one_encoder_in_order(mini_report, mini_encoder: OnnxEncoder) -> None:
+    texts = SENTENCES * 20
+    found = encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=300)
+    assert found.dtype == np.float32 and np.array_equal(found, mini_encoder.encode(texts))
+
+
+def test_nothing_to_encode_and_what_cannot_be(mini_report) -> None:
+    assert encode_many([], mini_report.path, TOKENIZER).shape == (0, 256)
+    for texts, path, words in (
+        (["a", ""], mini_report.path, "row 1 is empty"),
+        (["a"], Path("nowhere.onnx"), "no model file"),
+    ):
+        with pytest.raises(InputError, match=words):
+            encode_many(texts, path, TOKENIZER)
+
+
+def kill_a_worker(within: float, name: str = "loky") -> threading.Thread:
+    """Kill one of this process's workers as soon as there is one that has been at work for a moment."""
+
+    def kill() -> None:
+        until = time.monotonic() + within
+        while time.monotonic() < until:
+            for child in psutil.Process().children(recursive=True):
+                with_name = " ".join(child.cmdline())
+                if name in with_name and "resource_tracker" not in with_name and child.cpu_times().user > 0.8:
+                    child.send_signal(signal.SIGKILL)
+                    return
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    return watcher
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_killed_worker_is_replaced_and_its_packet_done_again(
+    mini_report, mini_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, run = [], workers._run
+
+    def watched(*args):
+        try:
+            yield from run(*args)
+        except Exception as error:
+            lost.append(error)
+            raise
+
+    monkeypatch.setattr(workers, "_run", watched)
+    texts = SENTENCES * 400
+    watcher = kill_a_worker(30)
+    found = encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=500)
+    watcher.join()
+    assert len(lost) == 1, "a worker was killed in the middle"
+    assert np.array_equal(found, mini_encoder.encode(SENTENCES)[np.arange(len(texts)) % len(SENTENCES)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")
+def test_an_interrupt_leaves_no_process_behind(mini_report, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from helpers.encode.workers import encode_many
+if __name__ == "__main__":
+    print("go", flush=True)
+    encode_many({SENTENCES!r} * 5000, {str(mini_report.path)!r}, {str(TOKENIZER)!r}, packet_tokens=2000)
+"""
+    (script := tmp_path / "script.py").write_text(code, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "go\n"
+        parent, until = psutil.Process(process.pid), time.monotonic() + 60
+        while len(children := parent.children(recursive=True)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(children) >= 2
+        time.sleep(1)
+        children = parent.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        assert process.returncode != 0 and "KeyboardInterrupt" in process.stderr.read()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive

@@ -166,7 +166,7 @@ def _encode_packet(number: int, ids: Sequence[np.ndarray], path: str, threads: i
 
 @functools.lru_cache(maxsize=1)
 def _encoder(path: str, changed: int, threads: int) -> OnnxEncoder:
-    """This process's encoder, made at its first packet and again if the file `changed`; given ids, it never tokenises."""
+    """This process's encoder, made at its first packet, anew if the file `changed`; given ids, it tokenises nothing."""
     return OnnxEncoder(path, None, threads=threads)
 
 

@@ -85,6 +85,16 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, content, line):
     assert "\n" not in str(error.value) and "mine.csv" in str(error.value)
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("rows", [1, 10_000, 40_000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_byte_that_is_not_utf8_is_found_in_any_block_that_is_read(tmp_path, mark, rows, end):
+    head = mark + b"text,label" + end + b"".join(b"a text of some words,x" + end for _ in range(rows)) + b"caf"
+    assert rows < 40_000 or len(head) > 3 * 2**18
+    with pytest.raises(InputError, match=rf"mine\.csv: not UTF-8 at byte {len(head)} \(line {rows + 2}\); save it"):
+        data.own(write(tmp_path, head + b"\xe9,x" + end + b"more,y" + end))
+
+
 @pytest.mark.parametrize("index", [range(100, 120), [f"r{n}" for n in range(20)]])
 def test_a_row_of_a_parquet_file_is_counted_from_the_top(tmp_path, index):
     labels = ["a", "b"] * 10

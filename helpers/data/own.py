@@ -81,8 +81,8 @@ def _read(path: Path) -> pd.DataFrame:
             return _csv(path)
         if path.suffix.lower() in {".parquet", ".pq"}:
             return pd.read_parquet(path).reset_index(drop=True)  # a row's number is its place, whatever the index
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path.name}: not UTF-8 at byte {error.start}; save it as 'CSV UTF-8'") from None
+    except InputError:
+        raise
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OSError, ValueError) as error:
         raise InputError(f"{path.name}: cannot be read: {' '.join(str(error).split())}") from None
     raise InputError(f"{path.name}: ends in '{path.suffix}'; give a .csv or .parquet file with columns {COLUMNS}")
@@ -90,18 +90,30 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _csv(path: Path) -> pd.DataFrame:
     """Every cell as text; read without a header first, for pandas renames a column that stands twice."""
-    rows = pd.read_csv(
-        path,
-        dtype=str,
-        header=None,
-        keep_default_na=False,
-        na_values=[""],
-        encoding="utf-8-sig",
-        skip_blank_lines=False,
-    )
+    try:
+        rows = pd.read_csv(
+            path,
+            dtype=str,
+            header=None,
+            keep_default_na=False,
+            na_values=[""],
+            encoding="utf-8-sig",
+            skip_blank_lines=False,
+        )
+    except UnicodeDecodeError:
+        raise InputError(f"{path.name}: not UTF-8 at {_not_utf8(path.read_bytes())}; save it as 'CSV UTF-8'") from None
     rows = rows.dropna(how="all")  # blank lines; the index still counts them, so a row keeps the spreadsheet's number
     rows.index -= rows.index[0] if len(rows) else 0
     return rows.iloc[1:].set_axis(rows.iloc[0].astype(str).str.strip(), axis=1).rename(index=lambda row: row - 1)
+
+
+def _not_utf8(content: bytes) -> str:
+    """Place of the first byte that is not UTF-8; pandas reads in blocks and counts from the start of its block."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} (line {len(content[: error.start + 1].splitlines())})"
+    return "an unknown byte"  # somebody has mended the file meanwhile
 
 
 def _check_sides(path: Path, frame: pd.DataFrame) -> None:

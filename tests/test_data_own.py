@@ -40,6 +40,12 @@ def test_a_spreadsheets_byte_order_mark_and_languages_are_no_trouble(tmp_path):
     assert frame.language.tolist()[:2] == ["fr", "ja"]
 
 
+@pytest.mark.parametrize("blank", ["\n", "\r\n \r\n", ",\n,,,\n"])
+def test_blank_lines_above_the_header_are_no_trouble(tmp_path, blank):
+    frame = data.own(write(tmp_path, blank + "text,label,language\nHello,a,x\n" + MORE))
+    assert frame.text.tolist() == data.own(write(tmp_path, "text,label,language\nHello,a,x\n" + MORE)).text.tolist()
+
+
 def test_words_that_pandas_takes_for_missing_are_texts(tmp_path):
     path = write(tmp_path, "text,label,language\nNA,None,x\nnull,nan,x\n" + MORE)
     assert data.own(path).text.tolist()[:2] == ["NA", "null"]
@@ -70,6 +76,16 @@ def test_a_very_long_text_is_taken(tmp_path):
         ("text,label\na,x\na,y\n", "no rows are left"),
         ("text,label\na,x\na,y\nb,z\n", r"has one class \('z'\)"),
         ("text,label\n\n\na,x\n\nb,\n", "column 'label' is empty in row 6"),
+        ("\n\ntext,label\na,x\nb,\n", "column 'label' is empty in row 5"),
+        ("\r\n\r\ntext,label\r\na,x\r\nb,\r\n", "column 'label' is empty in row 5"),
+        ("\r\rtext,label\ra,x\rb,\r", "column 'label' is empty in row 5"),
+        (b"\xef\xbb\xbf\n \ntext,label\na,x\nb,\n", "column 'label' is empty in row 5"),
+        (",,\n,\ntext,label\na,x\n\nb,\n", "column 'label' is empty in row 6"),
+        ("\n\ntext,label\na,x\nb,y,z\n", "Expected 2 fields in line 5, saw 3"),
+        ("\n\ntext,class\na,x\n", "no column 'label'; found text, class"),
+        ("\n\ntext,label\n", "no rows below the header"),
+        ("\n,\n\n", "cannot be read"),
+        ('""\n""\n', "cannot be read: all rows are blank"),
         ("text,label\na,x\nb,y\nc,x\nd,y\n", "too few texts to split: 4 clusters"),
         ("text,label\n", "no rows below the header"),
         ("", "cannot be read"),

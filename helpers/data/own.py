@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def own(path: str | Path, seed: int = 0) -> pd.DataFrame:
 
     Raises
     ------
-    InputError : one line naming the file, the column and the row (counted as in a spreadsheet, header = row 1).
+    InputError : one line naming the file, the column and the row (counted as in a spreadsheet, blank rows too).
     """
     path = Path(path)
     frame = _read(path)
@@ -91,19 +92,25 @@ def _read(path: Path) -> pd.DataFrame:
 def _csv(path: Path) -> pd.DataFrame:
     """Every cell as text; read without a header first, for pandas renames a column that stands twice."""
     try:
-        rows = pd.read_csv(
-            path,
-            dtype=str,
-            header=None,
-            keep_default_na=False,
-            na_values=[""],
-            encoding="utf-8-sig",
-            skip_blank_lines=False,
-        )
+        with path.open(encoding="utf-8-sig") as lines:
+            # pandas takes the number of columns from the first row that it reads: that must be the header
+            blank = sum(1 for _ in takewhile(lambda line: not line.strip(" \t\n,"), lines))
+            lines.seek(0)
+            rows = pd.read_csv(
+                lines,
+                dtype=str,
+                header=None,
+                skiprows=blank,  # skipped by pandas, whose messages then count them
+                keep_default_na=False,
+                na_values=[""],
+                skip_blank_lines=False,
+            )
     except UnicodeDecodeError:
         raise InputError(f"{path.name}: not UTF-8 at {_not_utf8(path.read_bytes())}; save it as 'CSV UTF-8'") from None
+    rows.index += blank
     rows = rows.dropna(how="all")  # blank lines; the index still counts them, so a row keeps the spreadsheet's number
-    rows.index -= rows.index[0] if len(rows) else 0
+    if rows.empty:
+        raise pd.errors.EmptyDataError("all rows are blank")
     return rows.iloc[1:].set_axis(rows.iloc[0].astype(str).str.strip(), axis=1).rename(index=lambda row: row - 1)
 
 

@@ -7,8 +7,10 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.metrics import f1_score
 
 from helpers.decide import evaluate
@@ -46,6 +48,41 @@ def test_clustered_mean_is_wider_when_rows_of_a_cluster_agree() -> None:
     assert high - low == pytest.approx(one_each.high - one_each.low, rel=0.05)  # copies are worth nothing
     naive = clustered_mean(x, np.arange(len(x)))
     assert high - low > 4 * (naive.high - naive.low)
+
+
+def test_clusters_that_agree_by_chance_are_no_certainty() -> None:
+    groups = np.repeat(np.arange(40), 4)
+    equal = np.tile([0.0, 1, 1, 1], 40)  # each cluster's mean is 0.75
+    almost = np.where(np.arange(160) == 0, 1, equal)
+    wider = stats.t.ppf(0.975, 39) / stats.t.ppf(0.975, 159)  # 40 clusters, not 160 rows, say how sure the spread is
+    for x in (equal, almost, equal * 3 - 7):
+        found = clustered_mean(x, groups)
+        by_row = sm.OLS(x, np.ones(160)).fit().conf_int()[0]
+        assert found.estimate == pytest.approx(x.mean()) == pytest.approx((found.low + found.high) / 2)
+        assert found.high - found.low == pytest.approx(wider * (by_row[1] - by_row[0]))
+
+
+def test_where_rows_of_a_cluster_agree_the_interval_is_statsmodels() -> None:
+    y, a, _, groups = data(1)
+    right = (y == a) - 0.5 + np.random.default_rng(2).standard_normal(60)[groups]
+    fit = sm.OLS(right, np.ones(len(right))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+    assert clustered_mean(right, groups) == pytest.approx((right.mean(), *fit.conf_int()[0]))
+
+
+def test_what_has_not_one_dimension_is_refused() -> None:
+    y, a, b, groups = data(0)
+    pairs = np.column_stack([groups, groups])
+    for call, words in (
+        (lambda: clustered_mean(np.column_stack([y, y]), groups), r"x has shape \(480, 2\): give one number"),
+        (lambda: clustered_mean(y.reshape(-1, 1), groups), r"x has shape \(480, 1\)"),
+        (lambda: clustered_mean(0.5, [1]), r"x has shape \(\)"),
+        (lambda: clustered_mean(y, pairs), r"clusters have shape \(480, 2\): give one name"),
+        (lambda: clustered_mean(y, "one"), r"clusters have shape \(\)"),
+        (lambda: paired_f1_difference(y, a, b, pairs, n_boot=10), r"clusters have shape \(480, 2\)"),
+    ):
+        with pytest.raises(InputError, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
 
 
 def test_clusters_are_checked() -> None:

@@ -50,19 +50,27 @@ def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
     with cluster-robust standard errors. Source: Cameron & Miller 2015, "A Practitioner's Guide to Cluster-Robust
     Inference", J. Human Resources 50(2).
 
+    Where the clusters' means lie closer together than those of independent rows would, at the extreme are all equal
+    although rows differ, the robust standard error is too small, or 0. That is chance: near copies do not balance each
+    other. The rows' own standard error, s / sqrt(n), is then the larger one and is taken. Source: Angrist & Pischke
+    2009, Mostly Harmless Econometrics, ch. 8, who advise the larger of the two.
+
     Where all values lie in [0, 1], as right and wrong do, the interval is cut off at 0 and 1. Where all are 0 or all
     are 1, there is no spread to regress on and the t interval would have no width: Wilson's interval for as many rows
-    as there are clusters is given instead.
+    as there are clusters is given instead. For other values that are all the same it has no width.
 
     Raises
     ------
     InputError
-        If lengths differ, a value is not finite, a row has no cluster, or there are fewer than 2 clusters. Under 30
-        clusters it warns.
+        If x or clusters are not of one dimension, lengths differ, a value is not finite, a row has no cluster, or there
+        are fewer than 2 clusters. Under 30 clusters it warns.
     """
     import statsmodels.api as sm
+    from scipy import stats
 
     values = np.asarray(x, dtype=float)
+    if values.ndim != 1:
+        raise InputError(f"clustered_mean: x has shape {values.shape}: give one number for each row")
     groups, n_groups = _groups(clusters, len(values), "clustered_mean")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
@@ -70,7 +78,8 @@ def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
     if values[0] in (0, 1) and (values == values[0]).all():
         return Interval(float(values[0]), *wilson(n_groups * int(values[0]), n_groups))
     fit = sm.OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
-    low, high = fit.conf_int()[0]
+    error = max(fit.bse[0], values.std(ddof=1) / math.sqrt(len(values)))
+    low, high = fit.params[0] + error * stats.t.ppf([0.025, 0.975], n_groups - 1)
     if values.min() >= 0 and values.max() <= 1:
         low, high = max(low, 0), min(high, 1)
     return Interval(float(fit.params[0]), float(low), float(high))
@@ -160,7 +169,9 @@ def _groups(clusters: ArrayLike, rows: int, where: str) -> tuple[np.ndarray, int
     import pandas as pd
 
     # Asked of objects: beside text, numpy would make a word of NaN, and all rows without a cluster would be one.
-    missing = pd.isna(np.asarray(clusters, dtype=object))
+    missing = np.asarray(pd.isna(np.asarray(clusters, dtype=object)))
+    if missing.ndim != 1:
+        raise InputError(f"{where}: clusters have shape {missing.shape}: give one name for each row")
     if len(missing) != rows:
         raise InputError(f"{where}: {rows} rows but {len(missing)} clusters given: give one for each row")
     if missing.any():

@@ -38,12 +38,18 @@ def test_the_smallest_that_will_do() -> None:
     assert smallest_within(MEASURED, 0.005) == "int8"
     assert smallest_within(MEASURED, 0.05) == "int4"
     assert smallest_within(MEASURED, 0.0) == "fp32"
+    assert smallest_within(MEASURED, np.float32(0.005)) == smallest_within(MEASURED, np.inf, size="ms") == "int8"
     assert smallest_within(MEASURED, 0.05, size="ms") == "int8"
 
 
 def test_what_cannot_be_chosen_from_is_refused_in_one_line() -> None:
     for call, words in (
         (lambda: smallest_within(MEASURED, -0.1), "nearest is 'fp32' with 0.0000"),
+        (lambda: smallest_within(MEASURED, None), "bound=None is no number"),
+        (lambda: smallest_within(MEASURED, float("nan")), "bound=nan is no number"),
+        (lambda: smallest_within(MEASURED, np.float32("nan")), r"bound=np\.float32\(nan\) is no number"),
+        (lambda: smallest_within(MEASURED, "0.01"), r"bound='0\.01' is no number"),
+        (lambda: smallest_within(MEASURED, True), "bound=True is no number"),
         (lambda: smallest_within(MEASURED.drop(columns="high"), 0), "no column 'high'"),
         (lambda: pareto_front(MEASURED[:0], ["mb"]), "no row"),
         (lambda: pareto_front(MEASURED.assign(ms=[1, 2, np.nan, 4, 5]), ["mb", "ms"]), "'slow int8' was not measured"),

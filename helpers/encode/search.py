@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from helpers.errors import InputError
@@ -57,8 +59,10 @@ def smallest_within(measured: pd.DataFrame, bound: float, loss: str = "high", si
     Raises
     ------
     InputError
-        If no row is within the bound; the message names the nearest.
+        If the bound is no number, or no row is within it; the message names the nearest.
     """
+    if isinstance(bound, bool) or not isinstance(bound, Real) or math.isnan(bound):
+        raise InputError(f"smallest_within: bound={bound!r} is no number: give the most that may be lost")
     _costs(measured, [loss, size])
     fitting = measured[measured[loss] <= bound]
     if fitting.empty:

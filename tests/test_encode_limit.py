@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -38,5 +39,23 @@ def test_a_band_is_all_of_a_short_text_and_little_of_a_long_one() -> None:
 
 def test_the_least_time_adds_both_kinds() -> None:
     assert Work(linear=20, attention=3, weights=1).seconds(linear_gops=10, attention_gflops=6) == 2.5
-    with pytest.raises(InputError, match="tokens=0"):
-        work(configuration("mmbert-small"), 0)
+
+
+@pytest.mark.parametrize("tokens", [0, -5, float("nan"), 2.5, 64.0, None, "64", True])
+def test_what_is_no_number_of_tokens_is_refused(tokens: object) -> None:
+    with pytest.raises(InputError, match=rf"tokens={tokens!r}: give a whole number, 1 or more$"):
+        work(configuration("mmbert-small"), tokens)
+
+
+def test_a_count_may_be_numpys() -> None:
+    config = configuration("mmbert-small")
+    assert work(config, np.int32(8192)) == work(config, 8192)  # whose products pass 2^31
+
+
+@pytest.mark.parametrize("rate", [0, -1, 0.0, float("nan"), float("inf"), None, "10"])
+def test_what_is_no_rate_is_refused(rate: object) -> None:
+    one = Work(linear=20, attention=3, weights=1)
+    with pytest.raises(InputError, match=f"linear_gops={rate!r}: give a rate above 0"):
+        one.seconds(rate, 6)
+    with pytest.raises(InputError, match=f"attention_gflops={rate!r}: give a rate above 0"):
+        one.seconds(10, rate)

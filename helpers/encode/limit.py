@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from helpers.errors import InputError
@@ -30,7 +32,16 @@ class Work:
     weights: float
 
     def seconds(self, linear_gops: float, attention_gflops: float) -> float:
-        """The least time, if nothing but this arithmetic took any. Rates in 10^9 operations a second."""
+        """The least time, if nothing but this arithmetic took any. Rates in 10^9 operations a second.
+
+        Raises
+        ------
+        InputError
+            If a rate is no finite number above 0.
+        """
+        for name, rate in (("linear_gops", linear_gops), ("attention_gflops", attention_gflops)):
+            if not isinstance(rate, Real) or not 0 < rate < math.inf:  # NaN is not above 0 either
+                raise InputError(f"seconds: {name}={rate!r}: give a rate above 0, as bench measures it")
         return self.linear / linear_gops + self.attention / attention_gflops
 
 
@@ -43,10 +54,11 @@ def work(config: ModernBertConfig, tokens: int, banded: bool = False) -> Work:
     Raises
     ------
     InputError
-        If tokens is below 1.
+        If tokens is no whole number, or below 1.
     """
-    if tokens < 1:
-        raise InputError(f"work: tokens={tokens}: give 1 or more")
+    if isinstance(tokens, bool) or not isinstance(tokens, Integral) or tokens < 1:
+        raise InputError(f"work: tokens={tokens!r}: give a whole number, 1 or more")
+    tokens = int(tokens)  # numpy's would overflow without a word
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     weights = layers * (3 * hidden * hidden + hidden * hidden + 2 * hidden * inner + inner * hidden)
     side = config.local_attention // 2

@@ -59,6 +59,8 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
             (INT8_INT4, "what besides the 4-bit numbers"),
             (INT4_INT4, "stay in INT8"),
             (Recipe("x", table_block=512), "hidden size"),
+            (Recipe("x", table_block=128, keep=("0.*",)), "stay in INT8"),
+            (Recipe("x", table=None), "store it in INT4"),
             ("table_block=128", "a Recipe"),
         ],
     ),

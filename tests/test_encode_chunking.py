@@ -54,6 +54,7 @@ def test_chunks_do_not_depend_on_a_cut_that_somebody_set_before() -> None:
     text = " ".join(WORDS * 20)
     expected = chunk_ids(TOKENIZER, text, 64)
     TOKENIZER.enable_truncation(10)
+    TOKENIZER.enable_padding(length=400)
     assert chunk_ids(TOKENIZER, text, 64) == expected and len(expected) > 3
 
 
@@ -82,6 +83,7 @@ def test_what_cannot_be_cut_is_refused_in_one_line(mini_encoder: OnnxEncoder) ->
         (lambda: encode_chunks(mini_encoder, ["a", " "]), "row 1 is empty"),
         (lambda: encode_chunks(mini_encoder, "a"), "list of texts"),
         (lambda: pool_documents(CHUNKS, "median"), "choose one of first, mean, max"),
+        (lambda: vote(np.eye(3), np.array([0, 1, 0])), "not in order"),
     ):
         with pytest.raises(InputError, match=words) as error:
             call()

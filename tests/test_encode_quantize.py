@@ -84,6 +84,10 @@ def test_only_a_split_of_the_columns_is_cut() -> None:
     assert products("a, b, c, d = Split <axis = 2, num_outputs = 4> (p)") == ["product"]
     assert products("a, b = Split <axis = 2, num_outputs = 2> (p)", " z = Neg (p)") == ["product"]
     assert products("a = Relu (p)") == ["product"]
+    inside = "c = Shape (x) d = Size (c) e = Cast <to = 9> (d)"
+    one, other = (f"{n} () => (float[1, 6, 6] {n}) {{ {n} = {op} (p) }}" for n, op in (("r", "Neg"), ("s", "Abs")))
+    taken = f" {inside} z = If (e) <then_branch = {one}, else_branch = {other}>"
+    assert products("a, b = Split <axis = 2, num_outputs = 2> (p)", taken) == ["product"], "a branch reads it too"
 
 
 def test_answers_stay_close(mini_onnx: Path, mini_report) -> None:
@@ -229,6 +233,7 @@ def test_bad_input(mini_onnx: Path, mini_report, tmp_path: Path) -> None:
         (mini_onnx, out, None, "recipe is of type NoneType: give a Recipe"),
         (tmp_path, out, INT8, "is a folder, no ONNX file"),
         (mini_onnx, tmp_path / "folder", INT8, "folder is a folder: give the file to write"),
+        (mini_onnx, mini_onnx, INT8, "is the float32 file itself"),
         (mini_onnx, tmp_path / "file" / "q.onnx", INT8, r"q\.onnx cannot be written \("),
         (mini_onnx, tmp_path / "file" / "deeper" / "q.onnx", INT8, r"q\.onnx cannot be written \(Not a directory\)"),
         (mini_onnx, tmp_path / f"{'long' * 64}.onnx", INT8, r"cannot be written \("),

@@ -60,20 +60,22 @@ class Timing:
         """How many times faster than the baseline `name` is, paired round by round.
 
         The interval is between order statistics of the paired ratios (the sign test turned round), which assumes
-        nothing about their distribution. Source: Conover, Practical Nonparametric Statistics, ch. 3.
+        nothing about their distribution but that rounds are independent. Source: Conover, Practical Nonparametric
+        Statistics, ch. 3.
         """
         pairs = zip(self.seconds[self.baseline], self.seconds[name], strict=True)
         return rank_interval([slow / fast for slow, fast in pairs])
 
     def table(self) -> pd.DataFrame:
-        """One row a name: median milliseconds, speedup and its interval."""
+        """One row a name: median milliseconds (ms), speedup, its interval (low, high) and its confidence."""
         import pandas as pd
 
         rows = {
-            name: {"ms": self.median(name) * 1e3, "speedup": r.median, "low": r.low, "high": r.high}
+            name: {"ms": self.median(name) * 1e3, "speedup": r.median, "low": r.low, "high": r.high,
+                   "confidence": r.confidence}
             for name in self.seconds
             for r in [self.speedup(name)]
-        }
+        }  # fmt: skip
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -99,7 +101,9 @@ def interleave(
     funcs: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2, baseline: str | None = None,
     rest: float = REST,
 ) -> Timing:  # fmt: skip
-    """Time functions in turns, A B A B ..., so that whatever slows the machine slows all of them.
+    """Time functions in turns, so that whatever slows the machine slows all of them.
+
+    Each round starts with another one, A B C, B C A, ...: to stand first is everybody's turn.
 
     Parameters
     ----------
@@ -125,9 +129,11 @@ def interleave(
         raise InputError(
             f"interleave: {rounds} rounds, {warmup} before them to warm up, {rest} s of rest: give 1, 0 and 0 or more"
         )
-    seconds: dict[str, list[float]] = {name: [] for name in funcs}
+    names = list(funcs)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warmup + rounds):
-        for name, function in funcs.items():
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            function = funcs[name]
             time.sleep(rest)
             began = time.perf_counter()
             function()

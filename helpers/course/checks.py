@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from helpers.course import results
 from helpers.encode.cpu import available_cores
 from helpers.encode.encoder import OnnxEncoder
+from helpers.encode.graph import linear_layers, read_model
 from helpers.encode.quantize import quantize
 from helpers.encode.recipe import Recipe
-from helpers.errors import InputError
+from helpers.errors import InputError, QuantizationError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,19 +147,22 @@ def quantize_2(answer: float, rows: int, width: int, block: int = 32) -> str | N
 @exercise(Recipe, "a Recipe")
 def quantize_3(answer: Recipe, source: Path, budget: float) -> str | None:
     """Does the recipe bring the float32 file within `budget` MB (10^6 bytes), its linear layers in INT8?"""
-    if answer.linear != "int8" or answer.keep or answer.only != ("*",):
+    names = list(linear_layers(read_model(source)))
+    if answer.linear != "int8" or answer.chosen(names) != names:
         return "all linear layers should stay in INT8: what else takes room?"
+    if answer.table is None:
+        return "the table is most of the file: store it in INT4"
     with tempfile.TemporaryDirectory() as folder:
         try:
             mb = quantize(source, Path(folder) / "answer.onnx", answer).mb
-        except InputError as refusal:
+        except (InputError, QuantizationError) as refusal:
             return str(refusal)
     return None if mb <= budget else f"{mb:.1f} MB: look at what besides the 4-bit numbers the table stores"
 
 
-@exercise(str, "the name of a kind of linear layer, in quotes")
+@exercise(str, "the name of a group, in quotes")
 def quantize_4(answer: str, alone: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> str | None:
-    """Which kind of linear layer costs most when it alone is quantised? alone: group -> {"cosine": to fp32, ...}."""
+    """Which of `parts` costs most when it alone is quantised? alone: group -> {"cosine": to fp32, ...}."""
     if answer not in parts:
         return f"{answer!r} is none of {', '.join(parts)}"
     most = min(parts, key=lambda part: alone[part]["cosine"])

@@ -57,7 +57,9 @@ def spans(tokens: int, size: int, overlap: int = 0) -> list[tuple[int, int]]:
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer puts before and after a text."""
+    """Ids that the tokenizer puts before and after a text. It pads and cuts nothing from now on."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a").ids
     at = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
@@ -70,7 +72,7 @@ def chunk_ids(tokenizer: Tokenizer, text: str, size: int, overlap: float = 0) ->
     Parameters
     ----------
     tokenizer
-        The Rust tokenizer; an encoder has it as `tokenizer`.
+        The Rust tokenizer; an encoder has it as `tokenizer`. Its padding and truncation are turned off.
     text
         Of any length.
     size
@@ -90,7 +92,6 @@ def chunk_ids(tokenizer: Tokenizer, text: str, size: int, overlap: float = 0) ->
             f"chunks: size={size}, overlap={overlap}: give more than the {len(before) + len(after)} special tokens, "
             "and a share below 1"
         )
-    tokenizer.no_truncation()
     body = tokenizer.encode(text, add_special_tokens=False).ids
     return [[*before, *body[start:end], *after] for start, end in spans(len(body), room, int(overlap * room))]
 
@@ -140,11 +141,11 @@ def pool_documents(chunks: Chunks, how: Literal["first", "mean", "max"] = "mean"
     Raises
     ------
     InputError
-        If `how` is none of these.
+        If `how` is none of these, or a document's chunks do not stand together.
     """
     if how not in POOLINGS:
         raise InputError(f"pool_documents: how={how!r}: choose one of {', '.join(POOLINGS)}")
-    starts = np.flatnonzero(np.diff(chunks.documents, prepend=-1))
+    starts = _starts(chunks.documents)
     if how == "first":
         return chunks.vectors[starts]
     if how == "max":
@@ -168,13 +169,26 @@ def vote(probabilities: np.ndarray, documents: np.ndarray) -> np.ndarray:
     -------
     numpy.ndarray
         Int (documents,): the class's column.
+
+    Raises
+    ------
+    InputError
+        If a document's chunks do not stand together.
     """
-    starts = np.flatnonzero(np.diff(documents, prepend=-1))
+    starts = _starts(documents)
     ballots = probabilities == probabilities.max(axis=1, keepdims=True)
     # A document's mean probability is below 1, so it decides among equal numbers of votes and nothing else.
     counts = np.diff([*starts, len(documents)])[:, None]
     sums = np.add.reduceat(probabilities, starts) / (counts + 1)
     return (np.add.reduceat(ballots, starts, dtype=float) + sums).argmax(axis=1)
+
+
+def _starts(documents: np.ndarray) -> np.ndarray:
+    """Where each document's chunks start."""
+    steps = np.diff(documents, prepend=-1)
+    if (steps < 0).any():
+        raise InputError("chunks: documents are not in order: keep the chunks of each together")
+    return np.flatnonzero(steps)
 
 
 def _progress(items: Sequence[Any], shown: bool) -> Iterator[Any]:

@@ -164,6 +164,8 @@ def quantize(
     recipe = recipe.settled()
     if not allow_saturation:
         refuse_saturation(recipe)
+    if dst.resolve() == src.resolve():
+        raise InputError(f"{dst.name} is the float32 file itself: give another file to write")
     model = read_model(src, weights=True)
     if not count_nodes(model).keys().isdisjoint((*INT8_NODES, BLOCK_NODE, TABLE_NODE)):
         raise InputError(f"{src.name} is quantised already: start from the float32 file")

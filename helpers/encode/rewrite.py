@@ -36,10 +36,7 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
     graph = model.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {info.name: info.type.tensor_type.shape.dim for info in graph.value_info}
-    users = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            users[name].append(node)
+    users = _users(graph)
     nodes, dead, made = [], set(), []
     for node in graph.node:
         if node.name not in names:
@@ -56,6 +53,7 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
             name = f"{node.name}_part_{part}"
             graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(piece), name))
             nodes.append(helper.make_node("MatMul", [node.input[0], name], [output], name))
+            nodes[-1].metadata_props.extend(node.metadata_props)  # its place in the model
             made.append(name)
     # What a dead Split gave comes from a product now, so nodes go by identity of the operator, not by what they give.
     kept = [node for node in nodes if node.op_type not in ("Reshape", "Split") or node.output[0] not in dead]
@@ -66,8 +64,25 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
     return made
 
 
+def _users(graph: onnx.GraphProto) -> Mapping[str, list[onnx.NodeProto | str]]:
+    """Tensor -> the nodes that read it, in the branches of an If too, and "output" if the graph hands it out."""
+    from onnx import AttributeProto
+
+    users = defaultdict(list)
+    graphs = [graph]
+    while graphs:
+        inner = graphs.pop()
+        for node in inner.node:
+            for name in node.input:
+                users[name].append(node)
+            graphs += [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
+        for output in inner.output:
+            users[output.name].append("output")
+    return users
+
+
 def _cut(
-    product: onnx.NodeProto, users: Mapping[str, Sequence[onnx.NodeProto]], shapes: Mapping[str, Sequence]
+    product: onnx.NodeProto, users: Mapping[str, Sequence[onnx.NodeProto | str]], shapes: Mapping[str, Sequence]
 ) -> list[onnx.NodeProto]:
     """What stands between a product and its parts: the Split, before it perhaps reshapes that change nothing at last.
 
@@ -75,12 +90,14 @@ def _cut(
     needs what is in between.
     """
     chain, name = [], product.output[0]
-    while len(users[name]) == 1 and users[name][0].op_type in ("Reshape", "Split"):
+    while len(users[name]) == 1 and getattr(users[name][0], "op_type", None) in ("Reshape", "Split"):
         chain.append(users[name][0])
         name = chain[-1].output[0]
         if chain[-1].op_type == "Split":
             break
     if not chain or chain[-1].op_type != "Split" or len(chain[-1].input) > 1:
+        return []
+    if any(attribute.name == "split" for attribute in chain[-1].attribute):  # before opset 13 sizes stood here
         return []
     before, after = shapes.get(product.output[0], ()), shapes.get(chain[-1].input[0], ())
     axis = next((attribute.i for attribute in chain[-1].attribute if attribute.name == "axis"), 0)

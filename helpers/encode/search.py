@@ -52,7 +52,8 @@ def smallest_within(measured: pd.DataFrame, bound: float, loss: str = "high", si
     bound
         The most that may be lost, in units of the column `loss`.
     loss
-        By default the upper end of the loss's interval: the loss itself is within the bound by chance half the time.
+        By default the upper end of the loss's interval: a row that truly loses just the bound looks better than that
+        half the time.
     size
         What to make small.
 

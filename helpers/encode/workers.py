@@ -76,7 +76,8 @@ def encode_many(
     """Encode texts in several processes, each text alone and unpadded: what `OnnxEncoder` answers, in the same order.
 
     A worker that dies is replaced and what it had not finished is done again. If the caller is interrupted, or an error
-    is raised, the workers are ended too.
+    is raised, the workers are ended too; after success joblib keeps them for some minutes, so that the next call need
+    not start them and load the model again.
 
     Parameters
     ----------
@@ -103,36 +104,39 @@ def encode_many(
     ------
     InputError
         If a text is empty or none, a file is missing or cannot be run, or the layout does not fit the cores.
+    QuantizationError
+        If the file was quantised for another kind of CPU, and sums would overflow on this one.
     RuntimeError
         If workers die `ATTEMPTS` times without finishing anything.
     """
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
+    jobs = _jobs(workers, threads)
     path, tokenizer = Path(path).resolve(), Path(tokenizer).resolve()
     local = OnnxEncoder(path, read_tokenizer(tokenizer), max_tokens=max_tokens, threads=threads)  # says what is wrong
     ids = [np.array(row, dtype=np.int32) for row in local.tokenize(checked(texts))]
     out = np.empty((len(ids), local.hidden), dtype=np.float32)
     del local
-    jobs = _jobs(workers, threads)
     left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
-    bar, lost = _bar(len(ids), progress), 0
-    while left:
-        try:
-            with contextlib.closing(_run(left, ids, jobs, (str(path), threads))) as done:  # closing it ends the workers
-                for number, vectors in done:
-                    rows = left.pop(number)
-                    out[rows] = vectors
-                    bar.update(len(rows))
-                    lost = 0
-        except BrokenProcessPool as error:
-            lost += 1
-            if lost == ATTEMPTS:
-                rows = next(iter(left.values()))
-                raise RuntimeError(
-                    f"workers died {lost} times with {len(left)} packets to go, the next one with row {rows[0]} of "
-                    f"{len(ids[rows[0]])} tokens: take fewer workers if memory is short, or a smaller max_tokens"
-                ) from error
-    bar.close()
+    lost = 0
+    with _bar(len(ids), progress) as bar:
+        while left:
+            try:
+                # Closed before it is through, it ends the workers.
+                with contextlib.closing(_run(left, ids, jobs, (str(path), threads))) as done:
+                    for number, vectors in done:
+                        rows = left.pop(number)
+                        out[rows] = vectors
+                        bar.update(len(rows))
+                        lost = 0
+            except BrokenProcessPool as error:
+                lost += 1
+                if lost == ATTEMPTS:
+                    row = next(iter(left.values()))[0]
+                    raise RuntimeError(
+                        f"workers died {lost} times with {len(left)} packets to go, the next one with row {row} of "
+                        f"{len(ids[row])} tokens: take fewer workers if memory is short, or a smaller max_tokens"
+                    ) from error
     return out
 
 
@@ -142,8 +146,8 @@ def _jobs(workers: int | None, threads: int) -> int:
 
     backend, jobs = get_active_backend()
     if type(backend).__name__.lower().startswith(DEFAULT_BACKEND):
-        return Layout(max(1, available_cores() // threads) if workers is None else workers, threads).workers
-    return workers or jobs or -1
+        return Layout(max(1, available_cores() // max(1, threads)) if workers is None else workers, threads).workers
+    return workers if workers is not None else jobs or -1
 
 
 def _run(

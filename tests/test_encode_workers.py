@@ -10,9 +10,11 @@ import threading
 import time
 from pathlib import Path
 
+import joblib
 import numpy as np
 import psutil
 import pytest
+from dask.distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,3 +140,19 @@ if __name__ == "__main__":
         assert process.returncode != 0 and "KeyboardInterrupt" in process.stderr.read()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+def test_the_same_call_runs_on_a_dask_cluster(mini_report, mini_encoder: OnnxEncoder) -> None:
+    """Two worker processes; on real machines the model's path must be readable by all, see `encode_many`."""
+    settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1"}
+    texts = SENTENCES * 20
+    with (
+        LocalCluster(**settings, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+        joblib.parallel_config(backend="dask"),
+    ):
+        found = encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=300)
+        held = client.run(lambda: (os.getpid(), workers._encoder.cache_info().currsize))
+    assert np.array_equal(found, mini_encoder.encode(texts))
+    assert len(held) == 2 and os.getpid() not in dict(held.values())
+    assert any(size == 1 for _, size in held.values()), "a worker made an encoder of its own"

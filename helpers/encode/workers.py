@@ -84,7 +84,8 @@ def encode_many(
     texts
         n texts.
     path, tokenizer
-        The .onnx file and the tokenizer.json, paths that every worker can read.
+        The .onnx file and the tokenizer.json. On a cluster every machine must have this package and the .onnx file, at
+        the same path and the same in content; ids travel, so only this process needs the tokenizer.
     workers, threads
         As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
         default to what that backend has, and are not checked against this machine's cores.

@@ -61,6 +61,7 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
             (Recipe("x", table_block=512), "hidden size"),
             (Recipe("x", table_block=128, keep=("0.*",)), "stay in INT8"),
             (Recipe("x", table=None), "store it in INT4"),
+            (Recipe("x", keep=("nothing",)), "fits no linear layer"),
             ("table_block=128", "a Recipe"),
         ],
     ),

@@ -83,7 +83,9 @@ def test_what_cannot_be_cut_is_refused_in_one_line(mini_encoder: OnnxEncoder) ->
         (lambda: encode_chunks(mini_encoder, ["a", " "]), "row 1 is empty"),
         (lambda: encode_chunks(mini_encoder, "a"), "list of texts"),
         (lambda: pool_documents(CHUNKS, "median"), "choose one of first, mean, max"),
-        (lambda: vote(np.eye(3), np.array([0, 1, 0])), "not in order"),
+        (lambda: vote(np.eye(3), np.array([0, 1, 0])), "without a gap"),
+        (lambda: vote(np.eye(3), np.array([0, 0, 2])), "without a gap"),
+        (lambda: vote(np.eye(3), np.array([0, 1])), "3 rows of probabilities, 2 chunks"),
     ):
         with pytest.raises(InputError, match=words) as error:
             call()

@@ -67,7 +67,7 @@ def test_only_a_split_of_the_columns_is_cut() -> None:
     """Parts of unequal size, parts of another axis, and products that something else reads stay whole."""
     kernel = onnx.numpy_helper.from_array(np.ones((4, 6), dtype=np.float32), "w")
 
-    def products(split: str, more: str = "") -> list[str]:
+    def products(split: str, more: str = "", unnamed: bool = False) -> list[str]:
         graph = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
             g (float[1, 6, 4] x) => (float[1, 6, 6] y) <float[1, 6, 6] p> {{
                 p = MatMul (x, w)
@@ -75,6 +75,8 @@ def test_only_a_split_of_the_columns_is_cut() -> None:
                 y = Identity (a){more}
             }}""")
         graph.graph.initializer.append(kernel)
+        if unnamed:
+            graph.graph.value_info[0].type.tensor_type.shape.dim[0].Clear()
         graph.graph.node[0].name = "product"
         return rewrite.split_weights(graph, ["product"])
 
@@ -84,6 +86,7 @@ def test_only_a_split_of_the_columns_is_cut() -> None:
     assert products("a, b, c, d = Split <axis = 2, num_outputs = 4> (p)") == ["product"]
     assert products("a, b = Split <axis = 2, num_outputs = 2> (p)", " z = Neg (p)") == ["product"]
     assert products("a = Relu (p)") == ["product"]
+    assert products("a, b = Split <axis = 2, num_outputs = 2> (p)", unnamed=True) == ["product"]
     inside = "c = Shape (x) d = Size (c) e = Cast <to = 9> (d)"
     one, other = (f"{n} () => (float[1, 6, 6] {n}) {{ {n} = {op} (p) }}" for n, op in (("r", "Neg"), ("s", "Abs")))
     taken = f" {inside} z = If (e) <then_branch = {one}, else_branch = {other}>"
@@ -437,6 +440,17 @@ def test_the_gate_knows_an_overflow(mini_onnx: Path, tmp_path: Path, monkeypatch
     gate, asked = Gate(TEXTS, MINI / "tokenizer.json", 1), Recipe("8-bit", reduce_range=False)
     with pytest.raises(RuntimeError, match="reduce_range=None"):
         quantize.quantize(mini_onnx, tmp_path / "q.onnx", asked, gate=gate, allow_saturation=True)
+
+
+def test_no_number_is_no_agreement_whatever_a_classifier_makes_of_it(mini_onnx: Path, tmp_path: Path) -> None:
+    model = onnx.load(mini_onnx)
+    scale = next(tensor for tensor in model.graph.initializer if tensor.dims == [256])
+    scale.CopyFrom(onnx.numpy_helper.from_array(np.full(256, np.nan, dtype=np.float32), scale.name))
+    onnx.save(model, broken := tmp_path / "broken.onnx")
+    for answers in (None, lambda embeddings: embeddings.argmax(axis=1)):
+        gate = Gate(TEXTS, MINI / "tokenizer.json", 0, answers)
+        with pytest.raises(RuntimeError, match="nothing was written"):
+            quantize.quantize(broken, tmp_path / "q.onnx", gate=gate)
 
 
 def test_what_is_no_gate_is_refused(mini_onnx: Path) -> None:

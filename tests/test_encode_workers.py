@@ -92,6 +92,7 @@ def kill_a_worker(within: float, name: str = "loky") -> threading.Thread:
     return watcher
 
 
+@pytest.mark.skipif(available_cores() < 2, reason="one worker is this process itself")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_killed_worker_is_replaced_and_its_packet_done_again(
     mini_report, mini_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +113,29 @@ def test_a_killed_worker_is_replaced_and_its_packet_done_again(
     watcher.join()
     assert len(lost) == 1, "a worker was killed in the middle"
     assert np.array_equal(found, mini_encoder.encode(SENTENCES)[np.arange(len(texts)) % len(SENTENCES)])
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="one worker is this process itself")
+def test_a_packet_that_kills_its_workers_ends_it_and_the_rest_is_kept(
+    mini_report, mini_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, starts, run = workers._encode_packet, [], workers._run
+
+    def deadly(number: int, *rest):
+        if number == 0:
+            time.sleep(0.3)
+            os._exit(1)
+        return encode(number, *rest)
+
+    monkeypatch.setattr(workers, "_encode_packet", deadly)
+    monkeypatch.setattr(workers, "_run", lambda *args: starts.append(1) or run(*args))
+    texts = [*SENTENCES * 10, "all of the above and then some, " * 60]
+    with pytest.raises(workers.WorkersLost, match=r"row 40 of .* tokens: take fewer workers") as error:
+        encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=300)
+    assert len(starts) <= workers.ATTEMPTS + 1
+    done = np.isfinite(error.value.vectors).all(axis=1)
+    assert not done[40] and done.sum() >= 30
+    assert np.array_equal(error.value.vectors[done], mini_encoder.encode(texts)[done])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for another process")

@@ -62,6 +62,10 @@ def special_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     tokenizer.no_truncation()
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a").ids
+    if not bare:
+        raise InputError(
+            "chunks: the tokenizer has no token for a plain letter: give the one that belongs to the model"
+        )
     at = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
     return whole[:at], whole[at + len(bare) :]
 
@@ -141,7 +145,7 @@ def pool_documents(chunks: Chunks, how: Literal["first", "mean", "max"] = "mean"
     Raises
     ------
     InputError
-        If `how` is none of these, or a document's chunks do not stand together.
+        If `how` is none of these, or documents are not in order or lack chunks.
     """
     if how not in POOLINGS:
         raise InputError(f"pool_documents: how={how!r}: choose one of {', '.join(POOLINGS)}")
@@ -173,8 +177,12 @@ def vote(probabilities: np.ndarray, documents: np.ndarray) -> np.ndarray:
     Raises
     ------
     InputError
-        If a document's chunks do not stand together.
+        If there is not one row a chunk, or documents are not in order or lack chunks.
     """
+    if len(probabilities) != len(documents):
+        raise InputError(
+            f"vote: {len(probabilities)} rows of probabilities, {len(documents)} chunks: give one for each"
+        )
     starts = _starts(documents)
     ballots = probabilities == probabilities.max(axis=1, keepdims=True)
     # A document's mean probability is below 1, so it decides among equal numbers of votes and nothing else.
@@ -186,8 +194,8 @@ def vote(probabilities: np.ndarray, documents: np.ndarray) -> np.ndarray:
 def _starts(documents: np.ndarray) -> np.ndarray:
     """Where each document's chunks start."""
     steps = np.diff(documents, prepend=-1)
-    if (steps < 0).any():
-        raise InputError("chunks: documents are not in order: keep the chunks of each together")
+    if not np.isin(steps, (0, 1)).all() or (len(steps) and steps[0] != 1):
+        raise InputError("chunks: documents are not 0, 0, ..., 1, ... without a gap: keep all chunks, in order")
     return np.flatnonzero(steps)
 
 

@@ -79,11 +79,13 @@ class Gate:
             raise InputError(f"gate: bound={self.bound}: give a list with a text or more, and a bound from 0 to 1")
 
     def agreement(self, source: str | Path, quantised: str | Path) -> float:
-        """How far the two files agree on the texts, 0 to 1 (a cosine can be lower still)."""
+        """How far the two files agree on the texts, 0 to 1 (a cosine can be lower still); NaN if either gives NaN."""
         a, b = (
             OnnxEncoder(path, self.tokenizer, max_tokens=self.max_tokens, allow_saturation=True).encode(self.texts)
             for path in (source, quantised)
         )
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            return float("nan")  # a classifier answers to NaN too, and to both alike
         if self.answers is None:
             return float((a * b).sum(axis=1).mean())
         before, after = (np.asarray(self.answers(embeddings)) for embeddings in (a, b))

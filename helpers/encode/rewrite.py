@@ -36,14 +36,17 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
     graph = model.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {info.name: info.type.tensor_type.shape.dim for info in graph.value_info}
-    users = _users(graph)
+    users, ours = _users(graph), {output for node in graph.node for output in node.output}  # not those of branches
     nodes, dead, made = [], set(), []
     for node in graph.node:
         if node.name not in names:
             nodes.append(node)
             continue
         kernel, cut = weights[node.input[1]], _cut(node, users, shapes)
-        if not cut or kernel.dims[1] % len(cut[-1].output) or len(users[kernel.name]) > 1:
+        if (
+            not cut or len(kernel.dims) != 2 or kernel.dims[1] % len(cut[-1].output) or len(users[kernel.name]) > 1
+            or cut[-1].output[0] not in ours or f"{node.name}_part_0" in weights
+        ):  # fmt: skip
             nodes.append(node)
             made.append(node.name)
             continue
@@ -99,6 +102,10 @@ def _cut(
         return []
     if any(attribute.name == "split" for attribute in chain[-1].attribute):  # before opset 13 sizes stood here
         return []
-    before, after = shapes.get(product.output[0], ()), shapes.get(chain[-1].input[0], ())
+    before, after = (
+        [dim.dim_param or dim.dim_value for dim in shapes.get(name, ())]
+        for name in (product.output[0], chain[-1].input[0])
+    )
     axis = next((attribute.i for attribute in chain[-1].attribute if attribute.name == "axis"), 0)
-    return chain if len(before) == 3 and list(before) == list(after) and axis in (2, -1) else []
+    known = len(before) == 3 and all(before)  # two sizes that the file does not name need not be the same
+    return chain if known and before == after and axis in (2, -1) else []

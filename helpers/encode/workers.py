@@ -22,7 +22,15 @@ PACKET_TOKENS = 8192
 """Tokens of a packet: long enough that sending it costs nothing beside running it, short enough to even out the end."""
 
 ATTEMPTS = 3
-"""How often workers may be lost without one packet finished before `encode_many` gives up."""
+"""How often workers may be lost over the same packet before `encode_many` gives up."""
+
+
+class WorkersLost(RuntimeError):
+    """Workers died again and again. `vectors` is what was done, (n, hidden), NaN in the rows that were not."""
+
+    def __init__(self, message: str, vectors: np.ndarray) -> None:
+        super().__init__(message)
+        self.vectors = vectors
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,8 @@ def encode_many(
         If a text is empty or none, a file is missing or cannot be run, or the layout does not fit the cores.
     QuantizationError
         If the file was quantised for another kind of CPU, and sums would overflow on this one.
-    RuntimeError
-        If workers die `ATTEMPTS` times without finishing anything.
+    WorkersLost
+        If workers die `ATTEMPTS` times over the same packet; what was done until then is in it.
     """
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
@@ -116,10 +124,10 @@ def encode_many(
     path, tokenizer = Path(path).resolve(), Path(tokenizer).resolve()
     local = OnnxEncoder(path, read_tokenizer(tokenizer), max_tokens=max_tokens, threads=threads)  # says what is wrong
     ids = [np.array(row, dtype=np.int32) for row in local.tokenize(checked(texts))]
-    out = np.empty((len(ids), local.hidden), dtype=np.float32)
+    out = np.full((len(ids), local.hidden), np.nan, dtype=np.float32)
     del local
     left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
-    lost = 0
+    lost, suspect = 0, None
     with _bar(len(ids), progress) as bar:
         while left:
             try:
@@ -129,15 +137,19 @@ def encode_many(
                         rows = left.pop(number)
                         out[rows] = vectors
                         bar.update(len(rows))
-                        lost = 0
             except BrokenProcessPool as error:
-                lost += 1
+                # Packets go out in order, so one that kills its worker is soon the first that is left, and stays it.
+                first = next(iter(left))
+                lost, suspect = (lost + 1 if first == suspect else 1), first
                 if lost == ATTEMPTS:
-                    row = next(iter(left.values()))[0]
-                    raise RuntimeError(
+                    row = left[first][0]
+                    raise WorkersLost(
                         f"workers died {lost} times with {len(left)} packets to go, the next one with row {row} of "
-                        f"{len(ids[row])} tokens: take fewer workers if memory is short, or a smaller max_tokens"
+                        f"{len(ids[row])} tokens: take fewer workers if memory is short, or a smaller max_tokens",
+                        out,
                     ) from error
+            finally:
+                _encoder.cache_clear()  # where joblib needs no other process, the model was loaded in this one
     return out
 
 
@@ -166,12 +178,13 @@ def _run(
 
 def _encode_packet(number: int, ids: Sequence[np.ndarray], path: str, threads: int) -> tuple[int, np.ndarray]:
     """What a worker does."""
-    return number, _encoder(path, Path(path).stat().st_mtime_ns, threads).encode_ids(ids)
+    file = Path(path).stat()
+    return number, _encoder(path, (file.st_mtime_ns, file.st_size, file.st_ino), threads).encode_ids(ids)
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(path: str, changed: int, threads: int) -> OnnxEncoder:
-    """This process's encoder, made at its first packet, anew if the file `changed`; given ids, it tokenises nothing."""
+def _encoder(path: str, state: tuple[int, int, int], threads: int) -> OnnxEncoder:
+    """This process's encoder, made at its first packet, anew if the file changed; given ids, it tokenises nothing."""
     return OnnxEncoder(path, None, threads=threads)
 
 

@@ -60,10 +60,11 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
             made.append(name)
     # What a dead Split gave comes from a product now, so nodes go by identity of the operator, not by what they give.
     kept = [node for node in nodes if node.op_type not in ("Reshape", "Split") or node.output[0] not in dead]
-    tensors = [tensor for tensor in graph.initializer if tensor.name not in dead]
-    del graph.node[:], graph.initializer[:]
+    del graph.node[:]
     graph.node.extend(kept)
-    graph.initializer.extend(tensors)
+    for at in reversed(range(len(graph.initializer))):  # a list of the others would hold a gigabyte twice
+        if graph.initializer[at].name in dead:
+            del graph.initializer[at]
     return made
 
 

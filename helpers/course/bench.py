@@ -26,7 +26,7 @@ import numpy as np
 from helpers import ROOT
 from helpers.course import machine
 from helpers.encode.cpu import available_cores
-from helpers.encode.encoder import session, timing_call
+from helpers.encode.encoder import session, session_options, timing_call
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -215,10 +215,7 @@ def product(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.checker.check_model(model)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or available_cores()
-    options.add_session_config_entry("session.force_spinning_stop", "1")  # as in `session`: turns must not overlap
-    made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    made = ort.InferenceSession(model.SerializeToString(), session_options(threads), providers=["CPUExecutionProvider"])
     return lambda: made.run(None, {"a": left})
 
 

@@ -151,15 +151,12 @@ def quantize_3(answer: Recipe, source: Path, budget: float) -> str | None:
     try:
         if answer.linear != "int8" or answer.chosen(names) != names:
             return "all linear layers should stay in INT8: what else takes room?"
-    except InputError as refusal:
-        return str(refusal)
-    if answer.table is None:
-        return "the table is most of the file: store it in INT4"
-    with tempfile.TemporaryDirectory() as folder:
-        try:
+        if answer.table is None:
+            return "the table is most of the file: store it in INT4"
+        with tempfile.TemporaryDirectory() as folder:
             mb = quantize(source, Path(folder) / "answer.onnx", answer).mb
-        except (InputError, QuantizationError) as refusal:
-            return str(refusal)
+    except (InputError, QuantizationError) as refusal:
+        return str(refusal)
     return None if mb <= budget else f"{mb:.1f} MB: look at what besides the 4-bit numbers the table stores"
 
 

@@ -235,6 +235,22 @@ class OnnxEncoder(_Base):
         return self.session.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})[0]
 
 
+def session_options(threads: int | None = None, spin: bool = True) -> ort.SessionOptions:
+    """One graph at a time, its operators spread over `threads` (default: the cores this process may use).
+
+    spin: as in `session`.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or available_cores()
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
 def session(
     path: str | Path, *, threads: int | None = None, spin: bool = True, profile: Path | None = None
 ) -> ort.InferenceSession:
@@ -255,12 +271,7 @@ def session(
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no model file {path}: export or quantise one first")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or available_cores()
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options = session_options(threads, spin)
     options.log_severity_level = 3
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)

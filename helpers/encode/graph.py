@@ -6,7 +6,7 @@ import collections
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +53,19 @@ def count_nodes(source: str | Path | onnx.ModelProto) -> dict[str, int]:
     import onnx
 
     model = source if isinstance(source, onnx.ModelProto) else read_model(source)
-    counts: collections.Counter[str] = collections.Counter()
-    graphs = [model.graph]
-    while graphs:
-        for node in graphs.pop().node:
-            counts[node.op_type] += 1
-            graphs += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    counts = collections.Counter(node.op_type for graph in with_branches(model.graph) for node in graph.node)
     return dict(counts.most_common())
+
+
+def with_branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph, and the graphs inside it (the branches of If), however deep."""
+    import onnx
+
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from with_branches(attribute.g)
 
 
 def linear_layers(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from helpers.encode.cpu import available_cores, has_vnni
-from helpers.encode.encoder import OnnxEncoder, TorchEncoder, _Base
+from helpers.encode.encoder import OnnxEncoder, TorchEncoder, _Base, session_options
 from helpers.encode.quiet import quiet
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class SentenceTransformerEncoder:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path,
         backend: Literal["onnx", "openvino"] = "onnx",
     ) -> None:  # fmt: skip
-        import onnxruntime as ort
         from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
 
         if backend == "openvino":
@@ -83,11 +82,8 @@ class SentenceTransformerEncoder:
             shutil.rmtree(folder / made, ignore_errors=True)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = available_cores()
-        options.add_session_config_entry("session.force_spinning_stop", "1")  # as ours: turns must not overlap
         settings = {
-            "onnx": {"provider": "CPUExecutionProvider", "session_options": options},
+            "onnx": {"provider": "CPUExecutionProvider", "session_options": session_options()},
             "openvino": {"ov_config": _openvino_settings()},
         }[backend]
         with quiet():

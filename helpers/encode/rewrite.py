@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from helpers.encode.graph import with_branches
+
 if TYPE_CHECKING:
     import onnx
 
@@ -70,16 +72,11 @@ def split_weights(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
 
 def _users(graph: onnx.GraphProto) -> Mapping[str, list[onnx.NodeProto | str]]:
     """Tensor -> the nodes that read it, in the branches of an If too, and "output" if the graph hands it out."""
-    from onnx import AttributeProto
-
     users = defaultdict(list)
-    graphs = [graph]
-    while graphs:
-        inner = graphs.pop()
+    for inner in with_branches(graph):
         for node in inner.node:
             for name in node.input:
                 users[name].append(node)
-            graphs += [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
         for output in inner.output:
             users[output.name].append("output")
     return users

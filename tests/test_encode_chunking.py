@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.encode import OnnxEncoder, chunking
-from helpers.encode.chunking import Chunks, chunk_ids, encode_chunks, pool_documents, spans, vote
+from helpers.encode.chunking import Chunks, chunk_ids, cut, encode_chunks, pool_documents, spans, vote
 from helpers.encode.encoder import read_tokenizer
 from helpers.encode.load import MINI
 from helpers.errors import InputError
@@ -74,6 +74,19 @@ def test_chunks_are_encoded_as_texts_of_their_own_would_be(mini_encoder: OnnxEnc
     ids = chunk_ids(TOKENIZER, text, 32, 0.25)
     assert found.tokens.tolist() == [len(chunk) for chunk in ids]
     assert np.array_equal(found.vectors, mini_encoder.encode_ids(ids))
+
+
+def test_cut_is_chunk_ids_of_every_text_in_order() -> None:
+    texts = ["stop", " ".join(WORDS * 10), "go"]
+    pieces, documents = cut(TOKENIZER, texts, 32, 0.25)
+    each = [chunk_ids(TOKENIZER, text, 32, 0.25) for text in texts]
+    assert pieces == [piece for of_text in each for piece in of_text] and documents.tolist() == [
+        0,
+        *[1] * len(each[1]),
+        2,
+    ]
+    nothing, of = cut(TOKENIZER, [], 32)
+    assert nothing == [] and of.shape == (0,)
 
 
 def test_what_cannot_be_cut_is_refused_in_one_line(mini_encoder: OnnxEncoder) -> None:

@@ -22,7 +22,7 @@ from helpers import ROOT
 from helpers.encode import OnnxEncoder, workers
 from helpers.encode.cpu import available_cores
 from helpers.encode.load import MINI
-from helpers.encode.workers import Layout, encode_many, packets
+from helpers.encode.workers import Layout, encode_ids_many, encode_many, packets
 from helpers.errors import InputError
 
 TOKENIZER = MINI / "tokenizer.json"
@@ -62,6 +62,11 @@ def test_answers_are_those_of_one_encoder_in_order(mini_report, mini_encoder: On
     texts = SENTENCES * 20
     found = encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=300)
     assert found.dtype == np.float32 and np.array_equal(found, mini_encoder.encode(texts))
+
+
+def test_ids_longer_than_the_default_cut_are_not_cut(mini_report, mini_encoder: OnnxEncoder) -> None:
+    ids = [[1, *range(100, 800), 1], [1, 100, 1]]
+    assert np.array_equal(encode_ids_many(ids, mini_report.path), mini_encoder.encode_ids(ids))
 
 
 def test_nothing_to_encode_and_what_cannot_be(mini_report) -> None:

@@ -48,7 +48,7 @@ class _Base:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast | Tokenizer, batch_size: int, max_tokens: int) -> None:
         if batch_size < 1 or max_tokens < 3:
-            raise InputError(f"encoder: batch_size={batch_size}, max_tokens={max_tokens}: need at least 1 and 3")
+            raise InputError(f"encoder: batch_size={batch_size}, max_tokens={max_tokens}: give 1 and 3 or more")
         # The Rust tokenizer inside transformers' one: the same tokens without several Python objects a text.
         self.tokenizer: Tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self.batch_size, self.max_tokens = batch_size, max_tokens
@@ -61,13 +61,7 @@ class _Base:
         InputError
             If a text is empty or no text at all; the message names its row, counted from 0.
         """
-        texts = checked(texts)
-        self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(self.max_tokens)
-        ids: list[list[int]] = []
-        for start in range(0, len(texts), _BLOCK):
-            ids += [found.ids for found in self.tokenizer.encode_batch_fast(texts[start : start + _BLOCK])]
-        return ids
+        return tokenize(self.tokenizer, texts, self.max_tokens)
 
     def encode(self, texts: Sequence[str], progress: bool = False) -> np.ndarray:
         """Encode texts.
@@ -113,6 +107,25 @@ class _Base:
     def run(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
         """Token vectors, float32 (batch, tokens, hidden), for int64 ids and mask (batch, tokens)."""
         raise NotImplementedError
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int = MAX_TOKENS) -> list[list[int]]:
+    """Token ids of each text with the special tokens, cut to max_tokens; not padded.
+
+    Raises
+    ------
+    InputError
+        If max_tokens is below 3, or as `checked`.
+    """
+    if max_tokens < 3:
+        raise InputError(f"encoder: max_tokens={max_tokens}: give 3 or more, two are the special tokens'")
+    texts = checked(texts)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    ids: list[list[int]] = []
+    for start in range(0, len(texts), _BLOCK):
+        ids += [found.ids for found in tokenizer.encode_batch_fast(texts[start : start + _BLOCK])]
+    return ids
 
 
 def checked(texts: Sequence[str]) -> list[str]:

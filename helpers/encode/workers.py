@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.encode.cpu import available_cores
-from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, checked, read_tokenizer
+from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, read_tokenizer, tokenize
 from helpers.errors import InputError
 
 PACKET_TOKENS = 8192
@@ -83,26 +83,16 @@ def encode_many(
 ) -> np.ndarray:  # fmt: skip
     """Encode texts in several processes, each text alone and unpadded: what `OnnxEncoder` answers, in the same order.
 
-    A worker that dies is replaced and what it had not finished is done again. If the caller is interrupted, or an error
-    is raised, the workers are ended too; after success joblib keeps them for some minutes, so that the next call need
-    not start them and load the model again.
-
     Parameters
     ----------
     texts
         n texts.
     path, tokenizer
-        The .onnx file and the tokenizer.json. On a cluster every machine must have this package and the .onnx file, at
-        the same path and the same in content; ids travel, so only this process needs the tokenizer.
-    workers, threads
-        As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
-        default to what that backend has, and are not checked against this machine's cores.
+        The .onnx file and the tokenizer.json. Ids travel to the workers, so only this process needs the tokenizer.
     max_tokens
-        Where texts are cut.
-    packet_tokens
-        As in `packets`.
-    progress
-        Show a progress bar, in texts.
+        Where texts are cut. For longer texts, cut them with `chunking.cut` and use `encode_ids_many`.
+    workers, threads, packet_tokens, progress
+        As in `encode_ids_many`.
 
     Returns
     -------
@@ -113,6 +103,47 @@ def encode_many(
     ------
     InputError
         If a text is empty or none, a file is missing or cannot be run, or the layout does not fit the cores.
+    QuantizationError, WorkersLost
+        As in `encode_ids_many`.
+    """
+    ids = tokenize(read_tokenizer(Path(tokenizer)), texts, max_tokens)
+    return encode_ids_many(ids, path, workers=workers, threads=threads, packet_tokens=packet_tokens, progress=progress)
+
+
+def encode_ids_many(
+    ids: Sequence[Sequence[int]], path: str | Path, *, workers: int | None = None, threads: int = 1,
+    packet_tokens: int = PACKET_TOKENS, progress: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """As `encode_many`, for token ids with their special tokens, of any length that the model can read.
+
+    A worker that dies is replaced and what it had not finished is done again. If the caller is interrupted, or an error
+    is raised, the workers are ended too; after success joblib keeps them for some minutes, so that the next call need
+    not start them and load the model again.
+
+    Parameters
+    ----------
+    ids
+        n sequences, such as `chunking.cut` returns.
+    path
+        The .onnx file. On a cluster every machine must have this package and the .onnx file, at the same path and the
+        same in content.
+    workers, threads
+        As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
+        default to what that backend has, and are not checked against this machine's cores.
+    packet_tokens
+        As in `packets`.
+    progress
+        Show a progress bar, in texts.
+
+    Returns
+    -------
+    numpy.ndarray
+        Float32 (n, hidden), rows of length 1, in order.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or cannot be run, or the layout does not fit the cores.
     QuantizationError
         If the file was quantised for another kind of CPU, and sums would overflow on this one.
     WorkersLost
@@ -121,11 +152,10 @@ def encode_many(
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     jobs = _jobs(workers, threads)
-    path, tokenizer = Path(path).resolve(), Path(tokenizer).resolve()
-    local = OnnxEncoder(path, read_tokenizer(tokenizer), max_tokens=max_tokens, threads=threads)  # says what is wrong
-    ids = [np.array(row, dtype=np.int32) for row in local.tokenize(checked(texts))]
-    out = np.full((len(ids), local.hidden), np.nan, dtype=np.float32)
-    del local
+    path = Path(path).resolve()
+    hidden = OnnxEncoder(path, None, threads=threads).hidden  # says what is wrong before any process starts
+    ids = [np.asarray(row, dtype=np.int32) for row in ids]
+    out = np.full((len(ids), hidden), np.nan, dtype=np.float32)
     left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
     lost, suspect = 0, None
     with _bar(len(ids), progress) as bar:
@@ -178,13 +208,17 @@ def _run(
 
 def _encode_packet(number: int, ids: Sequence[np.ndarray], path: str, threads: int) -> tuple[int, np.ndarray]:
     """What a worker does."""
+    return number, worker_encoder(path, threads).encode_ids(ids)
+
+
+def worker_encoder(path: str, threads: int) -> OnnxEncoder:
+    """This process's encoder, made at its first packet, anew if the file changed; given ids, it tokenises nothing."""
     file = Path(path).stat()
-    return number, _encoder(path, (file.st_mtime_ns, file.st_size, file.st_ino), threads).encode_ids(ids)
+    return _encoder(path, (file.st_mtime_ns, file.st_size, file.st_ino), threads)
 
 
 @functools.lru_cache(maxsize=1)
 def _encoder(path: str, state: tuple[int, int, int], threads: int) -> OnnxEncoder:
-    """This process's encoder, made at its first packet, anew if the file changed; given ids, it tokenises nothing."""
     return OnnxEncoder(path, None, threads=threads)
 
 

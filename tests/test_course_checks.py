@@ -75,6 +75,16 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
         lambda mini: _moved(mini.int8_int4),
         [(0.5, "is not it"), ("a little", "a number")],
     ),
+    "chunks_1": (
+        (30_000, 256, 1 / 8),
+        135,
+        [(134, "special ones"), (119, "do not overlap"), (7, "new tokens"), (135.0, "whole number")],
+    ),
+    "chunks_2": (
+        ({64: 1.0, 256: 2.0, 8192: 9.0}, {64: 0.6, 256: 0.7, 8192: 0.71}, 0.02),
+        256,
+        [(64, "below the best"), (8192, "cheaper"), (100, "choose one of 64, 256, 8192"), ("256", "in tokens")],
+    ),
 }
 
 

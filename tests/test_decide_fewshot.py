@@ -8,7 +8,8 @@ import pytest
 
 from helpers.decide.evaluate import macro_f1
 from helpers.decide.fewshot import choose_c, examples, learning_curve
-from helpers.decide.probe import fit_probe
+from helpers.decide.probe import answer_documents, fit_probe
+from helpers.encode.chunking import Chunks
 from helpers.errors import InputError
 
 LABELS = np.array(["a"] * 20 + ["b"] * 10 + ["c"] * 3)
@@ -91,3 +92,39 @@ def test_labels_may_be_a_series_whatever_its_index() -> None:
     assert plain.accuracy[0] == turned.accuracy[0] == 1
     found = choose_c(features, series, series, 2, [0], grid=np.logspace(0, 2, 3))
     assert found["x"] in (1, 10, 100)
+
+
+def chunked(seed: int = 0, n: int = 60) -> tuple[Chunks, np.ndarray]:
+    """n documents of 1 to 5 chunks that show their class along the first axis, all of them; the rest is noise."""
+    rng = np.random.default_rng(seed)
+    labels, counts = np.resize(["no", "yes"], n), rng.integers(1, 6, n)
+    of = np.repeat(np.arange(n), counts)
+    vectors = np.c_[np.where(labels[of] == "yes", 1.0, -1.0), rng.normal(0, 0.5, (len(of), 4))]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return Chunks(vectors.astype(np.float32), of, rng.integers(3, 65, len(of))), labels
+
+
+@pytest.mark.parametrize("how", ["first", "mean", "max", "vote"])
+def test_documents_are_answered_from_their_chunks_and_only_what_is_taught_is_looked_at(how: str) -> None:
+    chunks, labels = chunked()
+    learn = np.arange(60) < 40
+    found = answer_documents(chunks, labels, learn, how)
+    assert (found == labels)[~learn].mean() > 0.9
+    spoilt = np.where(learn, labels, "yes")
+    assert np.array_equal(answer_documents(chunks, spoilt, learn, how), found)
+
+
+def test_a_vote_counts_documents_and_not_chunks_when_it_learns() -> None:
+    """One document of 30 chunks says "no" where four of one chunk say "yes": by chunks, "no" would be learned."""
+    vectors = np.tile(np.array([[1, 0]], dtype=np.float32), (34, 1))
+    other = np.tile(np.array([[0, 1]], dtype=np.float32), (1, 1))
+    chunks = Chunks(np.r_[vectors, other], np.r_[np.zeros(30, int), 1, 2, 3, 4, 5], np.full(35, 9))
+    labels = np.array(["no", "yes", "yes", "yes", "yes", "no"])
+    assert answer_documents(chunks, labels, np.ones(6, dtype=bool), "vote")[1] == "yes"
+
+
+def test_documents_need_a_label_each() -> None:
+    chunks, labels = chunked()
+    for wrong in ((labels[:-1], np.ones(60, dtype=bool)), (labels, np.ones(60))):
+        with pytest.raises(InputError, match="60 documents"):
+            answer_documents(chunks, *wrong)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.course import results
+from helpers.encode.chunking import spans
 from helpers.encode.cpu import available_cores
 from helpers.encode.encoder import OnnxEncoder
 from helpers.encode.graph import linear_layers, read_model
@@ -177,6 +178,36 @@ def quantize_5(answer: float, path: Path, tokenizer: Any, texts: Sequence[str]) 
     gap = float(abs(alone - together).max())
     if not abs(answer - gap) <= 0.01 * gap:
         return f"{answer:.2g} is not it: the largest absolute difference, batch_size={len(texts)} against 1, first row"
+    return None
+
+
+@exercise(int, "a whole number")
+def chunks_1(answer: int, tokens: int, size: int, overlap: float, special: int = 2) -> str | None:
+    """How many windows does a text of so many tokens of its own take?"""
+    room = size - special
+    right = len(spans(tokens, room, int(overlap * room)))
+    if answer == right:
+        return None
+    if answer == len(spans(tokens, size, int(overlap * size))):
+        return f"{answer} forgets that {special} of each window's {size} tokens are special ones"
+    if answer == len(spans(tokens, room)):
+        return f"{answer} windows do not overlap yet: after the first, each brings fewer new tokens"
+    return f"{answer} is not it: how many new tokens does each window after the first bring?"
+
+
+@exercise(int, "a window in tokens")
+def chunks_2(answer: int, ms: Mapping[int, float], accuracy: Mapping[int, float], bound: float) -> str | None:
+    """Which is the cheapest window whose accuracy is at most `bound` below the best?
+
+    ms, accuracy: window -> what a document costs, and its share of right answers.
+    """
+    enough = {window: ms[window] for window, share in accuracy.items() if share >= max(accuracy.values()) - bound}
+    if answer not in ms:
+        return f"there is no window of {answer}: choose one of {', '.join(map(str, ms))}"
+    if answer not in enough:
+        return f"{answer} tokens are right in {accuracy[answer]:.3f}, more than {bound:g} below the best"
+    if ms[answer] > min(enough.values()):
+        return f"{answer} tokens are within {bound:g} of the best, but so is a cheaper window"
     return None
 
 

@@ -48,7 +48,7 @@ class _Base:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast | Tokenizer, batch_size: int, max_tokens: int) -> None:
         if batch_size < 1 or max_tokens < 3:
-            raise InputError(f"encoder: batch_size={batch_size}, max_tokens={max_tokens}: give 1 and 3 or more")
+            raise InputError(f"encoder: batch_size={batch_size}, max_tokens={max_tokens}: give at least 1 and 3")
         # The Rust tokenizer inside transformers' one: the same tokens without several Python objects a text.
         self.tokenizer: Tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self.batch_size, self.max_tokens = batch_size, max_tokens

@@ -85,6 +85,24 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
         256,
         [(64, "below the best"), (8192, "cheaper"), (100, "choose one of 64, 256, 8192"), ("256", "in tokens")],
     ),
+    "workers_1": (
+        ({8: 1.4, 16: 0.9, 32: 1.1, 64: 0.8},),
+        32,
+        [(8, "at 32 tokens"), (64, "0.80 times"), (0, "at 32 tokens"), (33, "8, 16, 32, 64"), ("32", "a length")],
+    ),
+    "workers_2": (
+        (4, 850.0, 250.0, "workers"),
+        (2, 2),
+        [
+            ((4, 1), "1000 MB, 850"),
+            ((1, 4), "workers bring more"),
+            ((3, 1), "leaves 1 of 4"),
+            ((2, 4), "share 4 cores"),
+            ((2,), "two whole numbers"),
+            ((2, True), "two whole numbers"),
+            (4, "two whole numbers"),
+        ],
+    ),
 }
 
 
@@ -140,6 +158,12 @@ def test_not_tried_off_and_right(name: str, started: Path, monkeypatch: pytest.M
 def test_numpy_answers_count_and_none_may_be_right() -> None:
     assert checks.start_1(np.int64(3), cores=3).state == "right"
     assert checks.quantize_1(None, FILES, -1).state == "right"
+
+
+def test_the_layout_and_the_length_asked_for_follow_the_measurement() -> None:
+    assert checks.workers_1(0, {8: 0.9, 64: 0.5}).state == "right"
+    assert checks.workers_2((4, 1), 4, 1000.0, 250.0, "workers").state == "right"
+    assert checks.workers_2((1, 4), 4, 850.0, 250.0, "threads").state == "right"
 
 
 @pytest.mark.parametrize("answer", [float("nan"), np.float64("nan"), float("inf"), 10**400])

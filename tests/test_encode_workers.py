@@ -79,6 +79,25 @@ def test_nothing_to_encode_and_what_cannot_be(mini_report) -> None:
             encode_many(texts, path, TOKENIZER)
 
 
+def test_the_tokenizer_may_be_a_path_or_either_librarys(mini_torch, mini_report) -> None:
+    found = encode_many(SENTENCES, mini_report.path, TOKENIZER)
+    for tokenizer in (mini_torch[1], mini_torch[1].backend_tokenizer, str(TOKENIZER)):
+        assert np.array_equal(encode_many(SENTENCES, mini_report.path, tokenizer), found)
+
+
+def test_the_model_is_checked_once_and_again_when_its_file_changes(mini_report, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(mini_report.path.read_bytes())
+    before = workers._hidden.cache_info()
+    for _ in range(2):
+        encode_ids_many([[1, 100, 1]], path)
+    after = workers._hidden.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
+    path.write_bytes(b"no model any more")
+    with pytest.raises(InputError, match="cannot be run"):
+        encode_ids_many([[1, 100, 1]], path)
+
+
 def kill_a_worker(within: float, name: str = "loky") -> threading.Thread:
     """Kill one of this process's workers as soon as there is one that has been at work for a moment."""
 

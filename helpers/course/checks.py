@@ -211,6 +211,44 @@ def chunks_2(answer: int, ms: Mapping[int, float], accuracy: Mapping[int, float]
     return None
 
 
+@exercise(int, "a length in tokens, 0 for none of them")
+def workers_1(answer: int, ratios: Mapping[int, float]) -> str | None:
+    """Up to which length does a batch of equally long texts take no longer than the same texts one by one?
+
+    ratios: length -> how many times as fast the batch is, 1 for as fast.
+    """
+    right = max((length for length, ratio in ratios.items() if ratio >= 1), default=0)
+    if answer == right:
+        return None
+    if answer not in (0, *ratios):
+        return f"{answer} was not measured: choose one of {', '.join(map(str, sorted(ratios)))}, or 0 for none of them"
+    if answer < right:
+        return f"at {right} tokens, which is longer, the batch is {ratios[right]:.2f} times as fast"
+    return f"at {answer} tokens the batch is {ratios[answer]:.2f} times as fast: below 1 it hurts"
+
+
+@exercise(tuple, "(workers, threads), two whole numbers")
+def workers_2(answer: tuple[int, int], cores: int, mb: float, worker_mb: float, quickest: str) -> str | None:
+    """Which layout uses all cores of a container and fits into its memory?
+
+    mb: what the container has, less what the calling process holds. worker_mb: of a worker with its model.
+    quickest: "workers" or "threads": of what this machine's measurement says to take as many as fit.
+    """
+    if len(answer) != 2 or any(type(part) is not int or part < 1 for part in answer):
+        return f"{answer!r} is not (workers, threads): two whole numbers, 1 or more"
+    workers, threads = answer
+    fitting = [n for n in range(1, cores + 1) if cores % n == 0 and n * worker_mb <= mb]
+    if workers * threads > cores:
+        return f"{workers} x {threads} threads would share {cores} cores"
+    if workers * worker_mb > mb:
+        return f"{workers} workers take {workers * worker_mb:.0f} MB, {mb:.0f} are free"
+    if workers * threads < cores:
+        return f"{workers} x {threads} leaves {cores - workers * threads} of {cores} cores idle"
+    if workers != (max(fitting) if quickest == "workers" else min(fitting)):
+        return f"{workers} x {threads} fits, but here {quickest} bring more: look at the contest again"
+    return None
+
+
 @exercise((int, float), "a number between 0 and 1")
 def mini_1(answer: float, labels: Sequence[str]) -> str | None:
     """What accuracy does always answering the commonest label have on `labels`?"""

@@ -49,8 +49,7 @@ class _Base:
     def __init__(self, tokenizer: PreTrainedTokenizerFast | Tokenizer, batch_size: int, max_tokens: int) -> None:
         if batch_size < 1 or max_tokens < 3:
             raise InputError(f"encoder: batch_size={batch_size}, max_tokens={max_tokens}: give at least 1 and 3")
-        # The Rust tokenizer inside transformers' one: the same tokens without several Python objects a text.
-        self.tokenizer: Tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        self.tokenizer = read_tokenizer(tokenizer)
         self.batch_size, self.max_tokens = batch_size, max_tokens
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -230,7 +229,7 @@ class OnnxEncoder(_Base):
         self, path: str | Path, tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path, *, batch_size: int = 1,
         max_tokens: int = MAX_TOKENS, threads: int | None = None, spin: bool = True, allow_saturation: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(read_tokenizer(tokenizer), batch_size, max_tokens)
+        super().__init__(tokenizer, batch_size, max_tokens)
         self.threads = threads or available_cores()
         self.session = session(path, threads=self.threads, spin=spin)
         self.hidden = self.session.get_outputs()[0].shape[-1]
@@ -294,10 +293,18 @@ def session(
         raise InputError(f"{path.name} cannot be run: {str(error).strip().splitlines()[0]}") from error
 
 
-def read_tokenizer(tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path) -> PreTrainedTokenizerFast | Tokenizer:
-    """A tokenizer from the path of its tokenizer.json; anything else is handed back as it is."""
+def read_tokenizer(tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path) -> Tokenizer:
+    """The Rust tokenizer, from the path of its tokenizer.json or from inside transformers' own.
+
+    The Rust one gives the same tokens without several Python objects a text.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
     if not isinstance(tokenizer, str | Path):
-        return tokenizer
+        return getattr(tokenizer, "backend_tokenizer", tokenizer)
     from tokenizers import Tokenizer
 
     if not Path(tokenizer).is_file():
@@ -305,22 +312,24 @@ def read_tokenizer(tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path) 
     return Tokenizer.from_file(str(tokenizer))
 
 
-def timing_call(session: ort.InferenceSession, tokens: int, seed: int = 0) -> Callable[[], object]:
-    """A function without arguments that runs one sequence of `tokens` random ids: what timings call."""
-    ids = np.random.default_rng(seed).integers(5, 1000, (1, tokens), dtype=np.int64)
+def timing_call(session: ort.InferenceSession, tokens: int, seed: int = 0, batch: int = 1) -> Callable[[], object]:
+    """A function without arguments that runs `batch` sequences of `tokens` random ids each: what timings call."""
+    ids = np.random.default_rng(seed).integers(5, 1000, (batch, tokens), dtype=np.int64)
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     return lambda: session.run(None, feed)
 
 
-def measure_runs(path: str, n_tokens: int, runs: int = 3, threads: int | None = None) -> dict[str, list[float]]:
+def measure_runs(
+    path: str, n_tokens: int, runs: int = 3, threads: int | None = None, batch: int = 1
+) -> dict[str, list[float]]:
     """Load a model file and run it several times; meant for a fresh process (`helpers.course.bench.peak_rss`).
 
     Parameters
     ----------
     path, threads
         As in `measure_load`, .onnx files only.
-    n_tokens, runs
-        Length of the one sequence, and how many times it is run.
+    n_tokens, batch, runs
+        Length of a sequence, how many share a run, and how many times it is run.
 
     Returns
     -------
@@ -330,7 +339,7 @@ def measure_runs(path: str, n_tokens: int, runs: int = 3, threads: int | None = 
     import psutil
 
     process = psutil.Process()
-    call = timing_call(session(path, threads=threads), n_tokens)
+    call = timing_call(session(path, threads=threads), n_tokens, batch=batch)
     seconds, resident = [], [process.memory_info().rss / 1e6]
     for _ in range(runs):
         began = time.perf_counter()

@@ -11,12 +11,17 @@ import functools
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from helpers.encode.cpu import available_cores
 from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, read_tokenizer, tokenize
 from helpers.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
 
 PACKET_TOKENS = 8192
 """Tokens of a packet: long enough that sending it costs nothing beside running it, short enough to even out the end."""
@@ -78,8 +83,9 @@ def packets(lengths: Sequence[int], tokens: int = PACKET_TOKENS) -> list[np.ndar
 
 
 def encode_many(
-    texts: Sequence[str], path: str | Path, tokenizer: str | Path, *, workers: int | None = None, threads: int = 1,
-    max_tokens: int = MAX_TOKENS, packet_tokens: int = PACKET_TOKENS, progress: bool = False,
+    texts: Sequence[str], path: str | Path, tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path, *,
+    workers: int | None = None, threads: int = 1, max_tokens: int = MAX_TOKENS, packet_tokens: int = PACKET_TOKENS,
+    progress: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """Encode texts in several processes, each text alone and unpadded: what `OnnxEncoder` answers, in the same order.
 
@@ -87,8 +93,11 @@ def encode_many(
     ----------
     texts
         n texts.
-    path, tokenizer
-        The .onnx file and the tokenizer.json. Ids travel to the workers, so only this process needs the tokenizer.
+    path
+        The .onnx file.
+    tokenizer
+        transformers' or tokenizers' tokenizer, or the path of a tokenizer.json. Ids travel to the workers, so only this
+        process needs it.
     max_tokens
         Where texts are cut. For longer texts, cut them with `chunking.cut` and use `encode_ids_many`.
     workers, threads, packet_tokens, progress
@@ -106,7 +115,7 @@ def encode_many(
     QuantizationError, WorkersLost
         As in `encode_ids_many`.
     """
-    ids = tokenize(read_tokenizer(Path(tokenizer)), texts, max_tokens)
+    ids = tokenize(read_tokenizer(tokenizer), texts, max_tokens)
     return encode_ids_many(ids, path, workers=workers, threads=threads, packet_tokens=packet_tokens, progress=progress)
 
 
@@ -153,7 +162,7 @@ def encode_ids_many(
 
     jobs = _jobs(workers, threads)
     path = Path(path).resolve()
-    hidden = OnnxEncoder(path, None, threads=threads).hidden  # says what is wrong before any process starts
+    hidden = _hidden(path, _state(path))  # says what is wrong before any process starts
     ids = [np.asarray(row, dtype=np.int32) for row in ids]
     out = np.full((len(ids), hidden), np.nan, dtype=np.float32)
     left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
@@ -213,13 +222,27 @@ def _encode_packet(number: int, ids: Sequence[np.ndarray], path: str, threads: i
 
 def worker_encoder(path: str, threads: int) -> OnnxEncoder:
     """This process's encoder, made at its first packet, anew if the file changed; given ids, it tokenises nothing."""
-    file = Path(path).stat()
-    return _encoder(path, (file.st_mtime_ns, file.st_size, file.st_ino), threads)
+    return _encoder(path, _state(path), threads)
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(path: str, state: tuple[int, int, int], threads: int) -> OnnxEncoder:
+def _encoder(path: str, state: tuple[int, ...] | None, threads: int) -> OnnxEncoder:
     return OnnxEncoder(path, None, threads=threads)
+
+
+@functools.lru_cache(maxsize=8)
+def _hidden(path: Path, state: tuple[int, ...] | None) -> int:
+    """Width of the model's vectors. It is loaded once to see that it can be, and not kept."""
+    return OnnxEncoder(path, None, threads=1).hidden
+
+
+def _state(path: str | Path) -> tuple[int, ...] | None:
+    """What changes when a file is written anew; None if there is none, which loading it then says."""
+    try:
+        file = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return file.st_mtime_ns, file.st_size, file.st_ino
 
 
 def _bar(total: int, shown: bool):

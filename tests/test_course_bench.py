@@ -67,6 +67,12 @@ def test_runs_are_measured_one_by_one(mini_report) -> None:
     assert len(found["seconds"]) == 2 and len(found["rss_mb"]) == 3 and min(found["rss_mb"]) > 10
 
 
+def test_a_call_to_time_runs_as_many_sequences_as_asked(mini_report) -> None:
+    running = encoder.session(mini_report.path)
+    assert encoder.timing_call(running, 7)()[0].shape == (1, 7, 256)
+    assert encoder.timing_call(running, 5, batch=3)()[0].shape == (3, 5, 256)
+
+
 def test_a_heat_map_writes_each_number_and_scales_by_column() -> None:
     frame = pd.DataFrame({"a": [0.0, 1.0], "b": [100.0, 300.0]}, index=["x", "y"])
     _, (left, right) = plt.subplots(1, 2)

@@ -79,6 +79,15 @@ def test_nothing_to_encode_and_what_cannot_be(mini_report) -> None:
             encode_many(texts, path, TOKENIZER)
 
 
+@pytest.mark.skipif(available_cores() < 2, reason="one worker is this process itself")
+def test_few_texts_are_still_shared_by_all_workers(mini_report, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, run = [], workers._run
+    monkeypatch.setattr(workers, "_run", lambda left, *rest: sent.append(len(left)) or run(left, *rest))
+    encode_many(SENTENCES * 10, mini_report.path, TOKENIZER, workers=2)
+    encode_many(["stop"], mini_report.path, TOKENIZER, workers=2)
+    assert sent[0] >= 2 * workers.PACKETS_EACH and sent[1] == 1
+
+
 def test_the_tokenizer_may_be_a_path_or_either_librarys(mini_torch, mini_report) -> None:
     found = encode_many(SENTENCES, mini_report.path, TOKENIZER)
     for tokenizer in (mini_torch[1], mini_torch[1].backend_tokenizer, str(TOKENIZER)):

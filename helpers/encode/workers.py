@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PACKET_TOKENS = 8192
 """Tokens of a packet: long enough that sending it costs nothing beside running it, short enough to even out the end."""
 
+PACKETS_EACH = 4
+"""A worker gets as many packets at least, however few the texts are, or some would have nothing to do."""
+
 ATTEMPTS = 3
 """How often workers may be lost over the same packet before `encode_many` gives up."""
 
@@ -140,7 +143,7 @@ def encode_ids_many(
         As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
         default to what that backend has, and are not checked against this machine's cores.
     packet_tokens
-        As in `packets`.
+        As in `packets`; less where a worker would not get `PACKETS_EACH` packets.
     progress
         Show a progress bar, in texts.
 
@@ -158,6 +161,7 @@ def encode_ids_many(
     WorkersLost
         If workers die `ATTEMPTS` times over the same packet; what was done until then is in it.
     """
+    from joblib import effective_n_jobs
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     jobs = _jobs(workers, threads)
@@ -165,7 +169,9 @@ def encode_ids_many(
     hidden = _hidden(path, _state(path))  # says what is wrong before any process starts
     ids = [np.asarray(row, dtype=np.int32) for row in ids]
     out = np.full((len(ids), hidden), np.nan, dtype=np.float32)
-    left = dict(enumerate(packets([len(row) for row in ids], packet_tokens)))
+    lengths = [len(row) for row in ids]
+    fair = sum(lengths) // (effective_n_jobs(jobs) * PACKETS_EACH)
+    left = dict(enumerate(packets(lengths, min(packet_tokens, max(1, fair)))))
     lost, suspect = 0, None
     with _bar(len(ids), progress) as bar:
         while left:

@@ -155,6 +155,41 @@ def test_chunks_change_memory_and_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         assert paired_f1_difference(y, a, b, groups, n_boot=300, seed=2) == found
 
 
+def test_several_times_are_averaged_and_drawn_too() -> None:
+    y, a, b, groups = data(1)
+    other = data(2)[1]
+    once = paired_f1_difference(y, a, b, groups, n_boot=200, seed=3)
+    assert paired_f1_difference(y, a[None], b[None], groups, n_boot=200, seed=3) == once
+    same = paired_f1_difference(y, np.stack([a, a]), np.stack([b, b]), groups, n_boot=200, seed=3)
+    assert same == pytest.approx(once)  # two equal times say no more than one
+    two = paired_f1_difference(y, np.stack([a, other]), np.stack([b, b]), groups, n_boot=200, seed=3)
+    expected = np.mean([macro_f1(y, a), macro_f1(y, other)]) - macro_f1(y, b)
+    assert two.estimate == pytest.approx(expected)
+    assert two.high - two.low > 2 * (once.high - once.low)  # the times differ more than the clusters do
+    for wrong in (np.stack([a, a, a]), a, np.empty((0, len(y))), a[:, None]):
+        with pytest.raises(InputError, match="one for each row"):
+            paired_f1_difference(y, wrong, np.stack([b, b]), groups)
+
+
+def test_interval_over_times_and_clusters_covers() -> None:
+    """No true difference, but every time has a luck of its own, the same for all its rows."""
+    covered, clusters_only = 0, 0
+    for seed in range(60):
+        y, _, _, groups = data(seed)
+        rng = np.random.default_rng(seed + 2000)
+
+        def answers(rng=rng, y=y):
+            right = rng.normal(0.75, 0.08, 8).clip(0, 1)
+            return np.stack([np.where(rng.random(len(y)) < p, y, rng.integers(0, 5, len(y))) for p in right])
+
+        a, b = answers(), answers()
+        low, high = paired_f1_difference(y, a, b, groups, n_boot=300, seed=seed)[1:]
+        covered += low <= 0 <= high
+        low, high = paired_f1_difference(y, a[0], b[0], groups, n_boot=300, seed=seed)[1:]
+        clusters_only += low <= 0 <= high
+    assert covered >= 50 > clusters_only
+
+
 def test_interval_covers_and_is_repeatable() -> None:
     """No true difference: 95 % intervals hold 0 most of the time; labels may be text, predictions unknown ones."""
     covered = 0

@@ -1,0 +1,329 @@
+"""Ways to teach an encoder from few texts, each by the library that is made for it.
+
+`adapt` (setfit) and `finetune` (transformers) need labels, `masked` (transformers) only texts. None of them changes the
+model that it is given: they train a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from helpers.encode.encoder import checked
+from helpers.encode.quiet import quiet
+from helpers.errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from setfit import SetFitModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+HEAD_RATE = 10  # times the encoder's rate: a head that begins at random has further to go
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast.
+
+    Attributes
+    ----------
+    steps
+        Batches.
+    rate
+        The learning rate at its highest: it rises over the first tenth of the steps, then falls linearly to 0.
+    batch
+        Pairs a batch for `adapt`, texts for the others.
+    max_tokens
+        Where texts are cut while training.
+    seed
+        Of everything drawn.
+
+    Raises
+    ------
+    InputError
+        If a number is not above 0.
+    """
+
+    steps: int = 150
+    rate: float = 1e-4
+    batch: int = 16
+    max_tokens: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch) < 1 or not 0 < self.rate < np.inf or self.max_tokens < 3:
+            raise InputError(
+                f"schedule: steps={self.steps}, batch={self.batch}, rate={self.rate}, max_tokens={self.max_tokens}: "
+                "give 1, 1, more than 0 and 3 at least"
+            )
+
+
+class Pairs(NamedTuple):
+    """How many pairs there are, and how many of them are read."""
+
+    alike: int
+    unlike: int
+    read: int
+
+    def __str__(self) -> str:
+        return f"{self.alike:,} pairs of one class, {self.unlike:,} of two: {self.read:,} are read"
+
+
+def count_pairs(labels: Sequence[str], schedule: Schedule) -> Pairs:
+    """Pairs that setfit makes of n labelled texts, a text with itself among those of one class, and the cap's."""
+    counts = np.unique(np.asarray(labels), return_counts=True)[1]
+    alike, n = int((counts * (counts + 1) // 2).sum()), int(counts.sum())
+    return Pairs(alike, n * (n + 1) // 2 - alike, schedule.steps * schedule.batch)
+
+
+def adapt(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], labels: Sequence[str],
+    schedule: Schedule, *, loss: type | None = None, c: float | None = None,
+    within: Callable[[PreTrainedModel], AbstractContextManager[Any]] | None = None, progress: bool = False,
+) -> SetFitModel:  # fmt: skip
+    """SetFit: teach a copy of the encoder by pairs of texts, then fit a logistic regression on what it says of them.
+
+    Source: Tunstall et al. 2022, arXiv:2209.11055; the training is setfit's own Trainer.
+
+    Parameters
+    ----------
+    model, tokenizer
+        What `load_torch` returned.
+    texts, labels
+        n texts and their classes.
+    schedule
+        Its steps cap the pairs (`count_pairs`).
+    loss
+        A loss of sentence-transformers over pairs with a label of 0 or 1, as setfit takes it; default
+        CosineSimilarityLoss.
+    c
+        scikit-learn's C of the head; default as in `fit_probe`.
+    within
+        Makes a context from the copy in which it is trained, such as `helpers.encode.fakequant.fake_quantized`.
+    progress
+        Show setfit's progress bar.
+
+    Returns
+    -------
+    setfit.SetFitModel
+        With `predict_proba` and `predict` for texts. `encoder_of` gives the encoder in it.
+
+    Raises
+    ------
+    InputError
+        If a text is empty or no text, there is not one label a text, or there are fewer than 2 classes.
+    """
+    from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
+    from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
+    from transformers import ProgressCallback
+
+    from helpers.decide.probe import C
+
+    texts, labels = _labelled("adapt", texts, labels)
+    head = LogisticRegression(C=C if c is None else c, max_iter=1000, random_state=schedule.seed)
+    with tempfile.TemporaryDirectory() as folder, quiet(), _no_bars_of_datasets():
+        body = sentence_transformer(model, tokenizer, schedule.max_tokens)
+        taught = SetFitModel(model_body=body, model_head=head)
+        arguments = TrainingArguments(
+            output_dir=folder, batch_size=schedule.batch, max_steps=schedule.steps, seed=schedule.seed,
+            body_learning_rate=schedule.rate, loss=loss or CosineSimilarityLoss, report_to="none", save_strategy="no",
+            logging_strategy="no", logging_first_step=False, show_progress_bar=progress,
+        )  # fmt: skip
+        trainer = Trainer(taught, arguments, train_dataset=_dataset(texts, labels))
+        if not progress:  # setfit hands this setting on to the head's training only
+            trainer.remove_callback(ProgressCallback)
+        with within(encoder_of(taught)) if within else contextlib.nullcontext():
+            trainer.train()
+    encoder_of(taught).eval()
+    return taught
+
+
+def encoder_of(taught: SetFitModel) -> PreTrainedModel:
+    """The encoder in a SetFit model, ready for `TorchEncoder` and `export`."""
+    return taught.model_body[0].auto_model
+
+
+def sentence_transformer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int
+) -> SentenceTransformer:
+    """A copy of the encoder as sentence-transformers has it: mean over tokens, scaled to length 1."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    with _saved(model, tokenizer) as folder:
+        body = Transformer(str(folder), max_seq_length=max_tokens)
+    pooling = Pooling(model.config.hidden_size, pooling_mode="mean")
+    return SentenceTransformer(modules=[body, pooling, Normalize()], device="cpu")
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """An encoder and its head, trained together. Made by `finetune`."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    labels: np.ndarray
+    max_tokens: int
+
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """The likeliest class of each text, (n,); texts are run one by one."""
+        import torch
+
+        answers = []
+        with torch.inference_mode():
+            for text in checked(texts):
+                ids = self.tokenizer(text, truncation=True, max_length=self.max_tokens, return_tensors="pt")
+                answers.append(int(self.model(**ids).logits.argmax()))
+        return self.labels[answers]
+
+
+def finetune(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], labels: Sequence[str],
+    schedule: Schedule, *, progress: bool = False,
+) -> FineTuned:  # fmt: skip
+    """Ordinary fine-tuning: a copy of the encoder and a new head on its mean are trained together by cross-entropy.
+
+    transformers' Trainer with AutoModelForSequenceClassification. The head begins at random and learns `HEAD_RATE`
+    times as fast as the encoder.
+
+    Parameters and errors are those of `adapt`.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, set_seed
+
+    texts, labels = _labelled("finetune", texts, labels)
+    names, numbers = np.unique(labels, return_inverse=True)
+    set_seed(schedule.seed)
+    with _saved(model, tokenizer) as folder, quiet():
+        pooled = {"classifier_pooling": "mean"} if model.config.model_type == "modernbert" else {}
+        copy = AutoModelForSequenceClassification.from_pretrained(
+            folder, num_labels=len(names), local_files_only=True, **pooled
+        )
+    kept = {id(parameter) for parameter in copy.base_model.parameters()}
+    groups = [
+        {"params": [p for p in copy.parameters() if id(p) in kept], "lr": schedule.rate},
+        {"params": [p for p in copy.parameters() if id(p) not in kept], "lr": HEAD_RATE * schedule.rate},
+    ]
+    rows = [
+        {**tokenizer(text, truncation=True, max_length=schedule.max_tokens), "labels": int(number)}
+        for text, number in zip(texts, numbers, strict=True)
+    ]
+    _train(copy, tokenizer, rows, schedule, progress, optimizer=torch.optim.AdamW(groups))
+    return FineTuned(copy, tokenizer, names, schedule.max_tokens)
+
+
+def masked(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], schedule: Schedule, *,
+    share: float = 0.15, progress: bool = False,
+) -> tuple[PreTrainedModel, np.ndarray]:  # fmt: skip
+    """Domain adaptation without labels: a copy of the encoder learns to fill in tokens that were hidden from it.
+
+    Source: Gururangan et al. 2020, arXiv:2004.10964; transformers' Trainer and its collator for masked tokens. The
+    layer that guesses tokens begins with the encoder's own token table, and is thrown away afterwards.
+
+    Parameters
+    ----------
+    model, tokenizer, schedule, progress
+        As in `adapt`.
+    texts
+        Unlabelled texts of the kind that will be served; never test texts.
+    share
+        Of the tokens that are hidden, above 0 and below 1.
+
+    Returns
+    -------
+    (encoder, losses) : the adapted encoder; the mean cross-entropy of hidden tokens in each twentieth of the steps.
+
+    Raises
+    ------
+    InputError
+        If a text is empty or no text, or the share is not between 0 and 1.
+    """
+    from transformers import AutoModel, AutoModelForMaskedLM, DataCollatorForLanguageModeling, set_seed
+
+    if not 0 < share < 1:
+        raise InputError(f"masked: share={share}: give a number above 0 and below 1")
+    set_seed(schedule.seed)
+    with _saved(model, tokenizer) as folder, quiet():
+        copy = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True)
+        rows = [tokenizer(text, truncation=True, max_length=schedule.max_tokens) for text in checked(texts)]
+        collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share, seed=schedule.seed)
+        losses = _train(copy, tokenizer, rows, schedule, progress, collator)
+        copy.base_model.save_pretrained(folder)
+        return AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="sdpa").eval(), losses
+
+
+def _train(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, rows: list[dict], schedule: Schedule, progress: bool,
+    collator: Any = None, optimizer: Any = None,
+) -> np.ndarray:  # fmt: skip
+    """Train in place; the mean loss of each twentieth of the steps."""
+    from transformers import (
+        DataCollatorWithPadding,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+        get_linear_schedule_with_warmup,
+    )
+
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        arguments = TrainingArguments(
+            folder, max_steps=schedule.steps, per_device_train_batch_size=schedule.batch, learning_rate=schedule.rate,
+            warmup_ratio=0.1, seed=schedule.seed, report_to="none", save_strategy="no", use_cpu=True,
+            logging_steps=max(1, schedule.steps // 20), disable_tqdm=not progress,
+        )  # fmt: skip
+        made = (None, None)
+        if optimizer:
+            made = optimizer, get_linear_schedule_with_warmup(optimizer, schedule.steps // 10, schedule.steps)
+        trainer = Trainer(model, arguments, collator or DataCollatorWithPadding(tokenizer), rows, optimizers=made)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    model.eval()
+    return np.array([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+
+
+def _dataset(texts: list[str], labels: list[str]) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_dict({"text": texts, "label": labels})
+
+
+@contextlib.contextmanager
+def _no_bars_of_datasets() -> Iterator[None]:
+    """A progress bar for each conversion, which takes a millisecond, says nothing."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bars()
+
+
+def _labelled(where: str, texts: Sequence[str], labels: Sequence[str]) -> tuple[list[str], list[str]]:
+    texts, labels = checked(texts), [str(label) for label in labels]
+    if len(texts) != len(labels):
+        raise InputError(f"{where}: {len(texts)} texts, {len(labels)} labels: give one for each")
+    if len(set(labels)) < 2:
+        raise InputError(f"{where}: {len(set(labels))} class in {len(texts)} examples: give examples of 2 at least")
+    return texts, labels
+
+
+@contextlib.contextmanager
+def _saved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Iterator[Path]:
+    """A folder that transformers reads model and tokenizer from: the way to a copy that every library understands."""
+    with tempfile.TemporaryDirectory() as name:
+        model.save_pretrained(name)
+        tokenizer.save_pretrained(name)
+        yield Path(name)

@@ -124,6 +124,18 @@ def test_interval_of_shares_has_a_width_and_stays_inside() -> None:
     assert clustered_mean((np.arange(200) != 7) * 1.5, groups).high > 1.5  # no share: not cut off
 
 
+def test_difference_of_shares_may_lie_on_both_sides_of_nothing() -> None:
+    """No row of the sample is below 0, and yet the true difference may be."""
+    groups = np.repeat(np.arange(40), 5)
+    high = wilson(0, 40)[1]
+    assert clustered_mean(np.zeros(200), groups, signed=True) == (0, -high, high)
+    once = (np.arange(200) == 7).astype(float)
+    assert clustered_mean(once, groups, signed=True).low < 0 == clustered_mean(once, groups).low
+    assert clustered_mean(-once, groups, signed=True).high > 0
+    with pytest.raises(InputError, match=r"x reaches 1\.5"):
+        clustered_mean(once * 1.5, groups, signed=True)
+
+
 @given(st.integers(0, 1000))
 def test_difference_is_sklearns(seed: int) -> None:
     y, a, b, groups = data(seed, clusters=31)

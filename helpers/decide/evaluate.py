@@ -43,8 +43,11 @@ def wilson(k: int, n: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
+def clustered_mean(x: ArrayLike, clusters: ArrayLike, *, signed: bool = False) -> Interval:
     """Mean of x, shape (n,), with an interval that allows rows of one cluster to agree.
+
+    x may be shares (0 or 1 a row, or between), or any numbers. Differences of two shares are `signed`: they lie between
+    -1 and 1, which x does not show where no row of the sample is below 0.
 
     The interval is a t interval with (number of clusters - 1) degrees of freedom around a regression on a constant,
     with cluster-robust standard errors. Source: Cameron & Miller 2015, "A Practitioner's Guide to Cluster-Robust
@@ -57,13 +60,14 @@ def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
 
     Where all values lie in [0, 1], as right and wrong do, the interval is cut off at 0 and 1. Where all are 0 or all
     are 1, there is no spread to regress on and the t interval would have no width: Wilson's interval for as many rows
-    as there are clusters is given instead. For other values that are all the same it has no width.
+    as there are clusters is given instead; to both sides of 0 where x is signed. For other values that are all the same
+    it has no width.
 
     Raises
     ------
     InputError
-        If x or clusters are not of one dimension, lengths differ, a value is not finite, a row has no cluster, or there
-        are fewer than 2 clusters. Under 30 clusters it warns.
+        If x or clusters are not of one dimension, lengths differ, a value is not finite or, signed, not between -1 and
+        1, a row has no cluster, or there are fewer than 2 clusters. Under 30 clusters it warns.
     """
     import statsmodels.api as sm
     from scipy import stats
@@ -75,13 +79,16 @@ def clustered_mean(x: ArrayLike, clusters: ArrayLike) -> Interval:
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputError(f"clustered_mean: row {row} of x is no finite number: drop or fill it")
+    if signed and np.abs(values).max() > 1:
+        raise InputError(f"clustered_mean: x reaches {np.abs(values).max():g}: a signed share is between -1 and 1")
     if values[0] in (0, 1) and (values == values[0]).all():
-        return Interval(float(values[0]), *wilson(n_groups * int(values[0]), n_groups))
+        low, high = wilson(n_groups * int(values[0]), n_groups)
+        return Interval(float(values[0]), -high if signed and not values[0] else low, high)
     fit = sm.OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     error = max(fit.bse[0], values.std(ddof=1) / math.sqrt(len(values)))
     low, high = fit.params[0] + error * stats.t.ppf([0.025, 0.975], n_groups - 1)
-    if values.min() >= 0 and values.max() <= 1:
-        low, high = max(low, 0), min(high, 1)
+    if signed or (values.min() >= 0 and values.max() <= 1):
+        low, high = max(low, -1 if signed else 0), min(high, 1)
     return Interval(float(fit.params[0]), float(low), float(high))
 
 

@@ -37,6 +37,23 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
         ],
     ),
     "start_2": ((ROWS,), 3, [(5, "number of rows"), (4, "test side"), ("3", "whole number")]),
+    "fewshot_1": (
+        (3, 4),
+        (30, 48),
+        [
+            ((18, 48), "with itself"),
+            ((31, 48), "within a class"),
+            ((30, 96), "(b, a)"),
+            ((30, 47), "4 x 4"),
+            ((30,), "is not (pairs"),
+            (78, "two whole numbers"),
+        ],
+    ),
+    "fewshot_2": (
+        ({2: 0.3, 8: 0.5, 32: 0.7}, 0.5),
+        8,
+        [(2, "less than 0.5"), (32, "so are fewer"), (4, "choose one of 2, 8, 32"), (None, "8 examples a class reach")],
+    ),
     "mini_1": (
         (["on", "on", "off", "on"],),
         0.75,

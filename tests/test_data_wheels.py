@@ -1,10 +1,8 @@
 """Wheels that are read and never installed."""
 
-import zipfile
-
 import pytest
 
-from helpers.data.wheels import unpacked, wheel
+from helpers.data.wheels import wheel
 from helpers.errors import InputError
 
 
@@ -20,18 +18,3 @@ def test_a_wheel_that_cannot_be_had_is_told_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"could not download no-such-thing==1\.0: No matching distribution") as error:
         wheel("no-such-thing==1.0", tmp_path)
     assert "\n" not in str(error.value) and "\x1b" not in str(error.value)
-
-
-def test_one_folder_of_a_wheel_is_unpacked_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with zipfile.ZipFile(tmp_path / "some_name-1.2-py3-none-any.whl", "w") as archive:
-        for name in ("pack/model/a.json", "pack/model/b.json", "pack/model/deep/c.json", "pack/__init__.py"):
-            archive.writestr(name, name)
-    folder = unpacked("some-name==1.2", "pack/model", tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
-    assert (folder / "a.json").read_text() == "pack/model/a.json"
-    (folder / "a.json").write_text("kept")
-    assert (unpacked("some-name==1.2", "pack/model", tmp_path) / "a.json").read_text() == "kept"  # once
-    with pytest.raises(InputError, match="has no folder pack/other"):
-        unpacked("some-name==1.2", "pack/other", tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2

@@ -6,12 +6,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.special import log_softmax
 from setfit.sampler import ContrastiveDataset
 
 from helpers import data
 from helpers.decide.fewshot import examples
 from helpers.decide.probe import fit_probe
-from helpers.decide.training import Schedule, adapt, count_pairs, encoder_of, finetune, masked
+from helpers.decide.training import (
+    Schedule,
+    _deleted,
+    adapt,
+    count_pairs,
+    denoised,
+    encoder_of,
+    finetune,
+    masked,
+    measure_adapt,
+)
 from helpers.encode import INT8_INT4, OnnxEncoder, TorchEncoder
 from helpers.encode.fakequant import fake_quantized
 from helpers.encode.recipe import Recipe
@@ -125,6 +136,35 @@ def test_masked_training_learns_to_fill_in(mini_torch, frame) -> None:
     assert np.isfinite(two).all() and not np.allclose(one, two, atol=1e-3)
 
 
+def test_denoising_finds_a_text_again_after_words_were_deleted(mini_torch, frame) -> None:
+    model, tokenizer = mini_torch
+    texts = frame[frame.split == "train"].text.sample(400, random_state=0)
+    adapted = denoised(model, tokenizer, texts, Schedule(steps=30, rate=2e-4, batch=16, max_tokens=32))
+    rng = np.random.default_rng(1)
+    unseen = frame[frame.split == "validation"].text.drop_duplicates().sample(200, random_state=0)
+    copies = [[_deleted(text, 0.5, rng) for text in unseen] for _ in range(2)]
+
+    def loss(encoder) -> float:
+        """Cross-entropy of finding a text's other copy, as it is trained on: cosines times 20."""
+        one, other = (TorchEncoder(encoder, tokenizer).encode(copy) for copy in copies)
+        return -log_softmax(20 * one @ other.T, axis=1).diagonal().mean()
+
+    assert loss(adapted) < loss(model) - 0.02
+
+
+@pytest.mark.parametrize("text", ["one two three four", "打开灯", "a b", "word"])
+def test_deletion_leaves_something_in_order(text: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        left = _deleted(text, 0.9, rng)
+        assert left and all(part in text for part in left.split()) and len(left) <= len(text)
+
+
+def test_the_cost_of_training_is_measured() -> None:
+    spent = measure_adapt("mmbert-mini", ["turn on", "switch on", "turn off"], ["on", "on", "off"], 2, 1e-4)
+    assert spent["seconds"] > 0 and spent["cpu_seconds"] > 0
+
+
 @pytest.mark.parametrize("way", [adapt, finetune])
 def test_bad_examples_are_refused_in_a_line(way, mini_torch) -> None:
     for texts, labels, message in (
@@ -141,5 +181,6 @@ def test_bad_settings_are_refused(mini_torch) -> None:
     for wrong in ({"steps": 0}, {"rate": 0}, {"rate": float("inf")}, {"batch": 0}, {"max_tokens": 2}):
         with pytest.raises(InputError, match="give 1, 1, more than 0 and 3"):
             Schedule(**wrong)
-    with pytest.raises(InputError, match="share=1"):
-        masked(*mini_torch, ["a"], QUICK, share=1)
+    for way in (masked, denoised):
+        with pytest.raises(InputError, match="share=1"):
+            way(*mini_torch, ["a"], QUICK, share=1)

@@ -18,7 +18,17 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from helpers.encode.load import MINI, PINNED, ModelSource, configuration, load_torch, random_model, resolve
+from helpers.encode.encoder import TorchEncoder
+from helpers.encode.load import (
+    MINI,
+    PINNED,
+    ModelSource,
+    configuration,
+    english_encoder,
+    load_torch,
+    random_model,
+    resolve,
+)
 from helpers.errors import InputError
 
 SMALL = "jhu-clsp/mmBERT-small"
@@ -260,3 +270,9 @@ def test_a_configuration_can_have_fewer_layers() -> None:
     for layers in (0, 23):
         with pytest.raises(InputError, match="give 1 to 22"):
             configuration("mmbert-small", layers=layers)
+
+
+def test_an_encoder_of_english_comes_with_a_package() -> None:
+    model, tokenizer = load_torch(str(english_encoder()))
+    vectors = TorchEncoder(model, tokenizer).encode(["turn on the light", "switch the lamp on", "the licence is void"])
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.3

@@ -249,6 +249,41 @@ def workers_2(answer: tuple[int, int], cores: int, mb: float, worker_mb: float, 
     return None
 
 
+@exercise(tuple, "(pairs of one class, pairs of two), two whole numbers")
+def fewshot_1(answer: tuple[int, int], classes: int, each: int) -> str | None:
+    """How many pairs does setfit make of `each` examples of each of `classes` classes?"""
+    alike, unlike = classes * each * (each + 1) // 2, classes * (classes - 1) // 2 * each * each
+    if len(answer) != 2:
+        return f"{answer!r} is not (pairs of one class, pairs of two)"
+    if answer[0] == classes * each * (each - 1) // 2:
+        return f"{answer[0]} leaves out that setfit pairs each text with itself, too"
+    if answer[0] != alike:
+        return f"{answer[0]} is not the number of pairs of one class: count them within a class, then times {classes}"
+    if answer[1] == 2 * unlike:
+        return f"{answer[1]} counts each pair twice: (a, b) and (b, a) are one"
+    if answer[1] != unlike:
+        return f"{answer[1]} is not the number of pairs of two classes: {each} x {each} for each two classes"
+    return None
+
+
+@exercise((int, type(None)), "a number of examples a class (or None if none of them is enough)")
+def fewshot_2(answer: int | None, frozen: Mapping[int, float], goal: float) -> str | None:
+    """With how few examples a class does a frozen encoder reach the macro-F1 `goal`?
+
+    frozen: examples a class -> macro-F1.
+    """
+    right = min((size for size, score in frozen.items() if score >= goal), default=None)
+    if answer == right:
+        return None
+    if answer is None:
+        return f"{right} examples a class reach {frozen[right]:.3f}, which is {goal:.3f} or more"
+    if answer not in frozen:
+        return f"{answer} was not measured: choose one of {', '.join(map(str, sorted(frozen)))}, or None"
+    if frozen[answer] < goal:
+        return f"{answer} examples a class reach {frozen[answer]:.3f}, less than {goal:.3f}"
+    return f"{answer} examples a class are enough, but so are fewer"
+
+
 @exercise((int, float), "a number between 0 and 1")
 def mini_1(answer: float, labels: Sequence[str]) -> str | None:
     """What accuracy does always answering the commonest label have on `labels`?"""

@@ -1,7 +1,7 @@
 """Ways to teach an encoder from few texts, each by the library that is made for it.
 
-`adapt` (setfit) and `finetune` (transformers) need labels, `masked` (transformers) only texts. None of them changes the
-model that it is given: they train a copy.
+`adapt` (setfit) and `finetune` (transformers) need labels; `masked` (transformers) and `denoised`
+(sentence-transformers) only texts. None of them changes the model that it is given: they train a copy.
 """
 
 from __future__ import annotations
@@ -147,6 +147,34 @@ def adapt(
     return taught
 
 
+def measure_adapt(
+    model: str, texts: Sequence[str], labels: Sequence[str], steps: int, rate: float, max_tokens: int = 64
+) -> dict[str, float]:
+    """What one `adapt` costs; meant for a fresh process (`helpers.course.bench.peak_rss`).
+
+    Parameters
+    ----------
+    model
+        A name for `load_torch`.
+    texts, labels, steps, rate, max_tokens
+        As in `adapt` and `Schedule`.
+
+    Returns
+    -------
+    dict
+        seconds and cpu_seconds of the training (all threads together), without imports and loading.
+    """
+    import time
+
+    from helpers.encode.load import load_torch
+
+    loaded = load_torch(model)
+    adapt(*loaded, texts, labels, Schedule(steps=1, max_tokens=max_tokens))  # imports, and warms up
+    began, cpu = time.perf_counter(), time.process_time()
+    adapt(*loaded, texts, labels, Schedule(steps=steps, rate=rate, max_tokens=max_tokens))
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+
+
 def encoder_of(taught: SetFitModel) -> PreTrainedModel:
     """The encoder in a SetFit model, ready for `TorchEncoder` and `export`."""
     return taught.model_body[0].auto_model
@@ -174,15 +202,18 @@ class FineTuned:
     labels: np.ndarray
     max_tokens: int
 
-    def predict(self, texts: Sequence[str]) -> np.ndarray:
-        """The likeliest class of each text, (n,); texts are run one by one."""
+    def predict(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """The likeliest class of each text, (n,)."""
         import torch
 
-        answers = []
+        texts, answers = checked(texts), []
         with torch.inference_mode():
-            for text in checked(texts):
-                ids = self.tokenizer(text, truncation=True, max_length=self.max_tokens, return_tensors="pt")
-                answers.append(int(self.model(**ids).logits.argmax()))
+            for start in range(0, len(texts), batch_size):
+                batch = self.tokenizer(
+                    texts[start : start + batch_size], truncation=True, max_length=self.max_tokens, padding=True,
+                    return_tensors="pt",
+                )  # fmt: skip
+                answers += self.model(**batch).logits.argmax(dim=1).tolist()
         return self.labels[answers]
 
 
@@ -260,6 +291,66 @@ def masked(
         losses = _train(copy, tokenizer, rows, schedule, progress, collator)
         copy.base_model.save_pretrained(folder)
         return AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="sdpa").eval(), losses
+
+
+def denoised(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], schedule: Schedule, *,
+    share: float = 0.3, progress: bool = False,
+) -> PreTrainedModel:  # fmt: skip
+    """Domain adaptation without labels: a copy of the encoder learns to find a text's other half among a batch's.
+
+    Two copies of each text lose words at random, and their vectors should be nearer to each other than to those of the
+    other texts in the batch. Source: Gao et al. 2021, arXiv:2104.08821 (the objective), and Wang et al. 2021,
+    arXiv:2104.06979 (deletion as noise); the training is sentence-transformers' own.
+
+    Parameters
+    ----------
+    model, tokenizer, texts, schedule, progress
+        As in `masked`.
+    share
+        Of the words that a copy loses, above 0 and below 1; of a text with fewer than three words, of its characters.
+
+    Returns
+    -------
+    The adapted encoder.
+
+    Raises
+    ------
+    InputError
+        As `masked`.
+    """
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from transformers import PrinterCallback, ProgressCallback
+
+    if not 0 < share < 1:
+        raise InputError(f"denoised: share={share}: give a number above 0 and below 1")
+    texts, rng = checked(texts), np.random.default_rng(schedule.seed)
+    drawn = rng.choice(len(texts), schedule.steps * schedule.batch)  # as many as are read
+    copies = {side: [_deleted(texts[row], share, rng) for row in drawn] for side in ("one", "other")}
+    with tempfile.TemporaryDirectory() as folder, quiet(), _no_bars_of_datasets():
+        body = sentence_transformer(model, tokenizer, schedule.max_tokens)
+        arguments = SentenceTransformerTrainingArguments(
+            folder, max_steps=schedule.steps, per_device_train_batch_size=schedule.batch, learning_rate=schedule.rate,
+            warmup_ratio=0.1, seed=schedule.seed, report_to="none", save_strategy="no", logging_strategy="no",
+            use_cpu=True, disable_tqdm=not progress,
+        )  # fmt: skip
+        trainer = SentenceTransformerTrainer(
+            body, arguments, Dataset.from_dict(copies), loss=MultipleNegativesRankingLoss(body)
+        )
+        trainer.remove_callback(PrinterCallback)
+        if not progress:
+            trainer.remove_callback(ProgressCallback)
+        trainer.train()
+    return body[0].auto_model.eval()
+
+
+def _deleted(text: str, share: float, rng: np.random.Generator) -> str:
+    """The text without about `share` of its words, at least one of which stays."""
+    parts, between = (text.split(), " ") if len(text.split()) > 2 else (list(text), "")
+    kept = [part for part in parts if rng.random() >= share and part.strip()]
+    return between.join(kept) or max(parts, key=len)
 
 
 def _train(

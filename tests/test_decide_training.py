@@ -20,7 +20,6 @@ from helpers.decide.training import (
     denoised,
     encoder_of,
     finetune,
-    masked,
     measure_adapt,
 )
 from helpers.encode import INT8_INT4, OnnxEncoder, TorchEncoder
@@ -126,16 +125,6 @@ def test_fine_tuning_learns(mini_torch, taught, asked) -> None:
     assert set(found.labels) == set(CLASSES)
 
 
-def test_masked_training_learns_to_fill_in(mini_torch, frame) -> None:
-    model, tokenizer = mini_torch
-    texts = frame[frame.split == "train"].text.sample(400, random_state=0)
-    adapted, losses = masked(model, tokenizer, texts, Schedule(steps=40, rate=5e-4, batch=16, max_tokens=32))
-    assert len(losses) == 20 and losses[-5:].mean() < losses[:5].mean() - 1  # nats, of the 10 that a guess costs
-    assert type(adapted) is type(model) and adapted.config.hidden_size == model.config.hidden_size
-    one, two = (TorchEncoder(encoder, tokenizer).encode(texts[:20]) for encoder in (model, adapted))
-    assert np.isfinite(two).all() and not np.allclose(one, two, atol=1e-3)
-
-
 def test_denoising_finds_a_text_again_after_words_were_deleted(mini_torch, frame) -> None:
     model, tokenizer = mini_torch
     texts = frame[frame.split == "train"].text.sample(400, random_state=0)
@@ -181,6 +170,5 @@ def test_bad_settings_are_refused(mini_torch) -> None:
     for wrong in ({"steps": 0}, {"rate": 0}, {"rate": float("inf")}, {"batch": 0}, {"max_tokens": 2}):
         with pytest.raises(InputError, match="give 1, 1, more than 0 and 3"):
             Schedule(**wrong)
-    for way in (masked, denoised):
-        with pytest.raises(InputError, match="share=1"):
-            way(*mini_torch, ["a"], QUICK, share=1)
+    with pytest.raises(InputError, match="share=1"):
+        denoised(*mini_torch, ["a"], QUICK, share=1)

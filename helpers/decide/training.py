@@ -1,7 +1,7 @@
 """Ways to teach an encoder from few texts, each by the library that is made for it.
 
-`adapt` (setfit) and `finetune` (transformers) need labels; `masked` (transformers) and `denoised`
-(sentence-transformers) only texts. None of them changes the model that it is given: they train a copy.
+`adapt` (setfit) and `finetune` (transformers) need labels, `denoised` (sentence-transformers) only texts. None of them
+changes the model that it is given: they train a copy.
 """
 
 from __future__ import annotations
@@ -229,7 +229,15 @@ def finetune(
     Parameters and errors are those of `adapt`.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification, set_seed
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+        get_linear_schedule_with_warmup,
+        set_seed,
+    )
 
     texts, labels = _labelled("finetune", texts, labels)
     names, numbers = np.unique(labels, return_inverse=True)
@@ -248,49 +256,17 @@ def finetune(
         {**tokenizer(text, truncation=True, max_length=schedule.max_tokens), "labels": int(number)}
         for text, number in zip(texts, numbers, strict=True)
     ]
-    _train(copy, tokenizer, rows, schedule, progress, optimizer=torch.optim.AdamW(groups))
-    return FineTuned(copy, tokenizer, names, schedule.max_tokens)
-
-
-def masked(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], schedule: Schedule, *,
-    share: float = 0.15, progress: bool = False,
-) -> tuple[PreTrainedModel, np.ndarray]:  # fmt: skip
-    """Domain adaptation without labels: a copy of the encoder learns to fill in tokens that were hidden from it.
-
-    Source: Gururangan et al. 2020, arXiv:2004.10964; transformers' Trainer and its collator for masked tokens. The
-    layer that guesses tokens begins with the encoder's own token table, and is thrown away afterwards.
-
-    Parameters
-    ----------
-    model, tokenizer, schedule, progress
-        As in `adapt`.
-    texts
-        Unlabelled texts of the kind that will be served; never test texts.
-    share
-        Of the tokens that are hidden, above 0 and below 1.
-
-    Returns
-    -------
-    (encoder, losses) : the adapted encoder; the mean cross-entropy of hidden tokens in each twentieth of the steps.
-
-    Raises
-    ------
-    InputError
-        If a text is empty or no text, or the share is not between 0 and 1.
-    """
-    from transformers import AutoModel, AutoModelForMaskedLM, DataCollatorForLanguageModeling, set_seed
-
-    if not 0 < share < 1:
-        raise InputError(f"masked: share={share}: give a number above 0 and below 1")
-    set_seed(schedule.seed)
-    with _saved(model, tokenizer) as folder, quiet():
-        copy = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True)
-        rows = [tokenizer(text, truncation=True, max_length=schedule.max_tokens) for text in checked(texts)]
-        collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share, seed=schedule.seed)
-        losses = _train(copy, tokenizer, rows, schedule, progress, collator)
-        copy.base_model.save_pretrained(folder)
-        return AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="sdpa").eval(), losses
+    optimizer = torch.optim.AdamW(groups)
+    falling = get_linear_schedule_with_warmup(optimizer, schedule.steps // 10, schedule.steps)
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        arguments = TrainingArguments(
+            folder, max_steps=schedule.steps, per_device_train_batch_size=schedule.batch, seed=schedule.seed,
+            report_to="none", save_strategy="no", logging_strategy="no", use_cpu=True, disable_tqdm=not progress,
+        )  # fmt: skip
+        trainer = Trainer(copy, arguments, DataCollatorWithPadding(tokenizer), rows, optimizers=(optimizer, falling))
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return FineTuned(copy.eval(), tokenizer, names, schedule.max_tokens)
 
 
 def denoised(
@@ -305,8 +281,10 @@ def denoised(
 
     Parameters
     ----------
-    model, tokenizer, texts, schedule, progress
-        As in `masked`.
+    model, tokenizer, schedule, progress
+        As in `adapt`; a step reads `batch` texts.
+    texts
+        Unlabelled texts of the kind that will be served; never test texts.
     share
         Of the words that a copy loses, above 0 and below 1; of a text with fewer than three words, of its characters.
 
@@ -317,7 +295,7 @@ def denoised(
     Raises
     ------
     InputError
-        As `masked`.
+        If a text is empty or no text, or the share is not between 0 and 1.
     """
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -351,35 +329,6 @@ def _deleted(text: str, share: float, rng: np.random.Generator) -> str:
     parts, between = (text.split(), " ") if len(text.split()) > 2 else (list(text), "")
     kept = [part for part in parts if rng.random() >= share and part.strip()]
     return between.join(kept) or max(parts, key=len)
-
-
-def _train(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, rows: list[dict], schedule: Schedule, progress: bool,
-    collator: Any = None, optimizer: Any = None,
-) -> np.ndarray:  # fmt: skip
-    """Train in place; the mean loss of each twentieth of the steps."""
-    from transformers import (
-        DataCollatorWithPadding,
-        PrinterCallback,
-        Trainer,
-        TrainingArguments,
-        get_linear_schedule_with_warmup,
-    )
-
-    with tempfile.TemporaryDirectory() as folder, quiet():
-        arguments = TrainingArguments(
-            folder, max_steps=schedule.steps, per_device_train_batch_size=schedule.batch, learning_rate=schedule.rate,
-            warmup_ratio=0.1, seed=schedule.seed, report_to="none", save_strategy="no", use_cpu=True,
-            logging_steps=max(1, schedule.steps // 20), disable_tqdm=not progress,
-        )  # fmt: skip
-        made = (None, None)
-        if optimizer:
-            made = optimizer, get_linear_schedule_with_warmup(optimizer, schedule.steps // 10, schedule.steps)
-        trainer = Trainer(model, arguments, collator or DataCollatorWithPadding(tokenizer), rows, optimizers=made)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    model.eval()
-    return np.array([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 
 
 def _dataset(texts: list[str], labels: list[str]) -> Dataset:

@@ -117,6 +117,7 @@ CASES = {  # exercise -> (further arguments, right answer, [(wrong answer, what 
             ((2, 4), "share 4 cores"),
             ((2,), "two whole numbers"),
             ((2, True), "two whole numbers"),
+            ((np.int64(4), 1), "1000 MB, 850"),
             (4, "two whole numbers"),
         ],
     ),

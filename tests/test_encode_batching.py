@@ -61,6 +61,8 @@ def test_what_cannot_be_timed_is_refused(mini_report) -> None:
     for call, words in (
         (lambda: batches([3, 4], 0), "size=0"),
         (lambda: padding([], []), "no batch"),
+        (lambda: padding([0, 0], [np.array([0, 1])]), "without tokens"),
+        (lambda: padding([3], [np.array([0]), np.array([], dtype=int)]), "an empty batch"),
         (lambda: time_batches(mini_report.path, [[1, 2]] * 3, [np.array([0, 1])], Layout(1)), "each of the 3 texts"),
         (lambda: time_batches(mini_report.path, [[1, 2]], [np.array([0, 0])], Layout(1)), "each of the 1 texts once"),
     ):

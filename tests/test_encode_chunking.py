@@ -123,3 +123,24 @@ def test_pooling_by_hand() -> None:
 def test_most_chunks_win_and_probability_decides_a_draw() -> None:
     chunks = np.array([[0.4, 0.6, 0], [0.4, 0.6, 0], [1, 0, 0], [0.9, 0.1, 0], [0.3, 0.7, 0], [0.2, 0.2, 0.6]])
     assert vote(chunks, np.array([0, 0, 0, 1, 1, 2])).tolist() == [1, 0, 2]
+
+
+def test_pieces_that_do_not_belong_together_are_refused() -> None:
+    vectors, documents, tokens = np.eye(3, dtype=np.float32), np.array([0, 0, 1]), np.array([4, 4, 4])
+    for chunks, words in (
+        (Chunks(np.eye(4, dtype=np.float32), documents, tokens), "4 vectors, 3 documents, 3 tokens"),
+        (Chunks(np.full((3, 3), np.nan, np.float32), documents, tokens), "not finite"),
+        (Chunks(np.array([[1.0], [-1.0], [1.0]]), documents, tokens), "cancel each other"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pool_documents(chunks)
+    with pytest.raises(InputError, match="not finite"):
+        vote(np.full((3, 2), np.nan), documents)
+    assert vote([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]], documents).tolist() == [0, 1]  # lists will do
+    assert len(vectors) == 3
+
+
+def test_a_window_is_cut_with_either_librarys_tokenizer(mini_torch) -> None:
+    texts = ["one two three four five six seven eight nine ten " * 3]
+    found = [cut(tokenizer, texts, 16) for tokenizer in (mini_torch[1], str(MINI / "tokenizer.json"))]
+    assert found[0][0] == found[1][0] and len(found[0][0]) > 1

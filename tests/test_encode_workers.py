@@ -12,6 +12,7 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 from dask.distributed import Client, LocalCluster
@@ -69,6 +70,92 @@ def test_ids_longer_than_the_default_cut_are_not_cut(mini_report, mini_encoder: 
     assert np.array_equal(encode_ids_many(ids, mini_report.path), mini_encoder.encode_ids(ids))
 
 
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([[1, 100, 1], [1, 45_169, 1]], "token id 45169 in row 1 is none of the model's 45,169"),
+        ([[1, 2**40, 1]], "row 0 is none"),
+        (np.array([[1, 2**32 + 500, 1]]), "4294967796 in row 0"),
+        ([[1, -1, 1]], "-1 in row 0"),
+        ([[1, 100, 1], []], "row 1: give a list of whole numbers"),
+        ([[1.0, 500.9, 1]], "row 0: give a list"),
+        ([1, 2, 3], "row 0: give a list"),
+        (["a text"], "row 0: give a list"),
+        ([[[1], [2]]], "row 0: give a list"),
+        (None, "not NoneType"),
+    ],
+)
+def test_ids_that_are_not_the_models_are_refused(mini_report, mini_encoder: OnnxEncoder, ids, words: str) -> None:
+    """A table in INT4 would answer to any id."""
+    for call in (lambda: encode_ids_many(ids, mini_report.path), lambda: mini_encoder.encode_ids(ids)):
+        with pytest.raises(InputError, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (pd.DataFrame({"text": ["a"], "label": ["b"]}), "not DataFrame: give one column"),
+        ({"a": 1}, "not dict"),
+        (None, "not NoneType"),
+        (["fine", "half \ud800 a character"], "row 1 holds half a character"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(mini_report, texts, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        encode_many(texts, mini_report.path, TOKENIZER)
+
+
+@pytest.mark.parametrize("settings", [{"workers": 1.5}, {"workers": True}, {"workers": "2"}, {"threads": None}])
+def test_layouts_are_whole_numbers(mini_report, settings: dict) -> None:
+    for backend in ("loky", "threading"):
+        with joblib.parallel_config(backend=backend), pytest.raises(InputError, match="whole numbers"):
+            encode_ids_many([[1, 100, 1]], mini_report.path, **settings)
+
+
+def test_a_backend_that_gives_no_results_before_the_end_is_refused(mini_report) -> None:
+    with joblib.parallel_config(backend="multiprocessing"), pytest.raises(InputError, match="use loky, threading"):
+        encode_ids_many([[1, 100, 1]], mini_report.path)
+
+
+def test_a_file_that_is_replaced_meanwhile_spoils_the_result(mini_report, mini_onnx, tmp_path, monkeypatch) -> None:
+    path, run = tmp_path / "model.onnx", workers._run
+    path.write_bytes(mini_report.path.read_bytes())
+
+    def replaced(*args):
+        for number, found in run(*args):
+            (other := tmp_path / "other").write_bytes(mini_onnx.read_bytes())
+            other.replace(path)
+            yield number, found
+
+    monkeypatch.setattr(workers, "_run", replaced)
+    with pytest.raises(InputError, match="written anew while"):
+        encode_many(SENTENCES, path, TOKENIZER, workers=1)
+
+
+def test_calls_of_several_threads_wait_for_each_other(mini_report, mini_encoder: OnnxEncoder) -> None:
+    """One tokenizer, other numbers of workers, and one call that fails: each gets what it would get alone."""
+    tokenizer, found = mini_encoder.tokenizer, {}
+
+    def call(name: int, texts: list[str], count: int) -> None:
+        try:
+            found[name] = encode_many(texts, mini_report.path, tokenizer, workers=count)
+        except InputError as error:
+            found[name] = error
+
+    wanted = [(SENTENCES * 30, 1), (SENTENCES * 30, available_cores()), (["", "a"], available_cores())]
+    threads = [threading.Thread(target=call, args=(n, *wanted[n % 3]), daemon=True) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    expected = mini_encoder.encode(SENTENCES * 30)
+    for name in (0, 1, 3, 4):
+        assert np.array_equal(found[name], expected)
+    assert all("row 0 is empty" in str(found[name]) for name in (2, 5))
+
+
 def test_nothing_to_encode_and_what_cannot_be(mini_report) -> None:
     assert encode_many([], mini_report.path, TOKENIZER).shape == (0, 256)
     for texts, path, words in (
@@ -97,10 +184,10 @@ def test_the_tokenizer_may_be_a_path_or_either_librarys(mini_torch, mini_report)
 def test_the_model_is_checked_once_and_again_when_its_file_changes(mini_report, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(mini_report.path.read_bytes())
-    before = workers._hidden.cache_info()
+    before = workers._size.cache_info()
     for _ in range(2):
         encode_ids_many([[1, 100, 1]], path)
-    after = workers._hidden.cache_info()
+    after = workers._size.cache_info()
     assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
     path.write_bytes(b"no model any more")
     with pytest.raises(InputError, match="cannot be run"):

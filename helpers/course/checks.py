@@ -232,14 +232,18 @@ def workers_2(answer: tuple[int, int], cores: int, mb: float, worker_mb: float, 
     """Which layout uses all cores of a container and fits into its memory?
 
     mb: what the container has, less what the calling process holds. worker_mb: of a worker with its model.
-    quickest: "workers" or "threads": of what this machine's measurement says to take as many as fit.
+    quickest: "workers" or "threads": of what this machine's measurement says to take as many as fit. If no layout
+    fits, no answer is right.
     """
+    answer = tuple(part.item() if getattr(part, "shape", None) == () else part for part in answer)
     if len(answer) != 2 or any(type(part) is not int or part < 1 for part in answer):
         return f"{answer!r} is not (workers, threads): two whole numbers, 1 or more"
     workers, threads = answer
     fitting = [n for n in range(1, cores + 1) if cores % n == 0 and n * worker_mb <= mb]
     if workers * threads > cores:
         return f"{workers} x {threads} threads would share {cores} cores"
+    if not fitting:
+        return f"one worker takes {worker_mb:.0f} MB, {mb:.0f} are free: no layout fits"
     if workers * worker_mb > mb:
         return f"{workers} workers take {workers * worker_mb:.0f} MB, {mb:.0f} are free"
     if workers * threads < cores:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.encode.encoder import pad
+from helpers.encode.encoder import checked_ids, pad
 from helpers.encode.workers import Layout, worker_encoder
 from helpers.errors import InputError
 
@@ -61,11 +61,11 @@ def padding(lengths: Sequence[int], parts: Sequence[np.ndarray]) -> float:
     Raises
     ------
     InputError
-        If there is no batch.
+        If there is no batch, a batch is empty, or a text has no token.
     """
-    if not len(parts):
-        raise InputError("padding: no batch: give one text at least")
     lengths = np.asarray(lengths, dtype=int)
+    if not len(parts) or not all(len(rows) for rows in parts) or (lengths < 1).any():
+        raise InputError("padding: no batch, an empty batch or a text without tokens: give one of each at least")
     computed = sum(len(rows) * int(lengths[rows].max()) for rows in parts)
     return 1 - sum(int(lengths[rows].sum()) for rows in parts) / computed
 
@@ -94,10 +94,10 @@ def time_batches(path: str | Path, ids: Sequence[Sequence[int]], parts: Sequence
     """
     from joblib import Parallel, delayed
 
+    ids = checked_ids(ids)
     rows = np.concatenate(parts) if len(parts) else np.array([], dtype=int)
-    if not np.array_equal(np.sort(rows), np.arange(len(ids))):
-        raise InputError(f"time_batches: the batches do not hold each of the {len(ids)} texts once")
-    ids = [np.asarray(row, dtype=np.int32) for row in ids]
+    if not np.array_equal(np.sort(rows), np.arange(len(ids))) or not all(len(part) for part in parts):
+        raise InputError(f"time_batches: the batches do not hold each of the {len(ids)} texts once, one at least each")
     count = min(layout.workers * _TASKS, len(parts))
     tasks = [parts[at::count] for at in range(count)]
     path = str(Path(path).resolve())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from helpers.encode.encoder import checked
+from helpers.encode.encoder import TOKENIZING, checked, read_tokenizer
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def chunk_ids(tokenizer: Tokenizer, text: str, size: int, overlap: float = 0) ->
     Parameters
     ----------
     tokenizer
-        The Rust tokenizer; an encoder has it as `tokenizer`. Its padding and truncation are turned off.
+        transformers' or tokenizers' tokenizer, or the path of a tokenizer.json; an encoder has one as `tokenizer`. Its
+        padding and truncation are turned off.
     text
         Of any length.
     size
@@ -89,14 +90,16 @@ def chunk_ids(tokenizer: Tokenizer, text: str, size: int, overlap: float = 0) ->
     InputError
         If no token of the text fits beside the special ones, or overlap is out of range.
     """
-    before, after = special_tokens(tokenizer)
-    room = size - len(before) - len(after)
-    if room < 1 or not 0 <= overlap < 1:
-        raise InputError(
-            f"chunks: size={size}, overlap={overlap}: give more than the {len(before) + len(after)} special tokens, "
-            "and a share below 1"
-        )
-    body = tokenizer.encode(text, add_special_tokens=False).ids
+    tokenizer = read_tokenizer(tokenizer)
+    with TOKENIZING:
+        before, after = special_tokens(tokenizer)
+        room = size - len(before) - len(after)
+        if room < 1 or not 0 <= overlap < 1:
+            raise InputError(
+                f"chunks: size={size}, overlap={overlap}: give more than the {len(before) + len(after)} special "
+                "tokens, and a share below 1"
+            )
+        body = tokenizer.encode(text, add_special_tokens=False).ids
     return [[*before, *body[start:end], *after] for start, end in spans(len(body), room, int(overlap * room))]
 
 
@@ -112,6 +115,7 @@ def cut(
     InputError
         As `chunk_ids`, or if a text is empty or none.
     """
+    tokenizer = read_tokenizer(tokenizer)
     pieces = [chunk_ids(tokenizer, text, size, overlap) for text in checked(texts)]
     documents = np.repeat(np.arange(len(pieces)), [len(of_text) for of_text in pieces])
     return [piece for of_text in pieces for piece in of_text], documents
@@ -162,10 +166,16 @@ def pool_documents(chunks: Chunks, how: Literal["first", "mean", "max"] = "mean"
     Raises
     ------
     InputError
-        If `how` is none of these, or documents are not in order or lack chunks.
+        If `how` is none of these, there is not one vector and number of tokens a chunk, a vector is not finite, vectors
+        cancel each other, or documents are not in order or lack chunks.
     """
     if how not in POOLINGS:
         raise InputError(f"pool_documents: how={how!r}: choose one of {', '.join(POOLINGS)}")
+    if not len(chunks.vectors) == len(chunks.documents) == len(chunks.tokens):
+        raise InputError(
+            f"pool_documents: {len(chunks.vectors)} vectors, {len(chunks.documents)} documents, {len(chunks.tokens)} "
+            "tokens: give one of each for each chunk"
+        )
     starts = _starts(chunks.documents)
     if how == "first":
         return chunks.vectors[starts]
@@ -173,7 +183,10 @@ def pool_documents(chunks: Chunks, how: Literal["first", "mean", "max"] = "mean"
         pooled = np.maximum.reduceat(chunks.vectors, starts)
     else:
         pooled = np.add.reduceat(chunks.vectors * chunks.tokens[:, None], starts)
-    return (pooled / np.linalg.norm(pooled, axis=1, keepdims=True)).astype(np.float32)
+    length = np.linalg.norm(pooled, axis=1, keepdims=True)
+    if not (np.isfinite(length) & (length > 0)).all():
+        raise InputError("pool_documents: a vector is not finite, or a document's cancel each other: encode them anew")
+    return (pooled / length).astype(np.float32)
 
 
 def vote(probabilities: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -194,8 +207,11 @@ def vote(probabilities: np.ndarray, documents: np.ndarray) -> np.ndarray:
     Raises
     ------
     InputError
-        If there is not one row a chunk, or documents are not in order or lack chunks.
+        If there is not one row a chunk, a probability is not finite, or documents are not in order or lack chunks.
     """
+    probabilities = np.asarray(probabilities, dtype=float)
+    if not np.isfinite(probabilities).all():
+        raise InputError("vote: a probability is not finite: fit the head again")
     if len(probabilities) != len(documents):
         raise InputError(
             f"vote: {len(probabilities)} rows of probabilities, {len(documents)} chunks: give one for each"

@@ -12,6 +12,8 @@ import platform
 import subprocess
 from pathlib import Path
 
+import psutil
+
 # Instructions that multiply 8-bit integers and add them up in 32 bits. Without one of them the CPU adds pairs in
 # 16 bits first, which overflows ("saturates") when weights use all of int8's range: hence reduce_range.
 DOT_PRODUCT_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
@@ -26,8 +28,9 @@ def available_cores() -> int:
     The machine's count is not the answer: a process may be pinned to some cores (taskset, Slurm) and a container may
     have a CPU quota. A quota of 2.5 cores counts as 2, for a third thread would be stopped half of the time.
     """
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    process = psutil.Process()
+    affinity = getattr(process, "cpu_affinity", None)  # Linux and Windows; macOS pins no process
+    cores = len(affinity()) if affinity else os.cpu_count() or 1
     quota = cgroup_quota()
     return max(1, cores if quota is None else min(cores, int(quota)))
 

@@ -8,8 +8,11 @@ would depend on its mates. Importing this module loads neither torch nor transfo
 from __future__ import annotations
 
 import json
+import numbers
+import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +31,10 @@ MAX_TOKENS = 512
 """Default cut of an input. The model can read 8192 tokens (max_tokens=8192); its global layers' cost grows with the
 square."""
 
+TOKENIZING = threading.RLock()
+"""Held while a tokenizer is set up and used: its settings are its own, not a call's, and threads may share it."""
+
+_HALF = re.compile("[\ud800-\udfff]")
 _BLOCK = 1024  # texts tokenised at a time: enough to be quick, few enough to need no memory
 
 
@@ -45,6 +52,7 @@ class _Base:
     """Everything but the run itself, which is the only difference between torch and onnxruntime."""
 
     hidden: int
+    vocabulary: int | None = None  # None if the model does not say
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast | Tokenizer, batch_size: int, max_tokens: int) -> None:
         if batch_size < 1 or max_tokens < 3:
@@ -85,7 +93,14 @@ class _Base:
         return self.encode_ids(self.tokenize(texts), progress)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], progress: bool = False) -> np.ndarray:
-        """As `encode`, for token ids with their special tokens, of any length that the model can read."""
+        """As `encode`, for token ids with their special tokens, of any length that the model can read.
+
+        Raises
+        ------
+        InputError
+            As `checked_ids`.
+        """
+        ids = checked_ids(ids, self.vocabulary)
         out = np.empty((len(ids), self.hidden), dtype=np.float32)
         for rows in self._batches(ids, progress):
             batch, mask = pad([ids[row] for row in rows])
@@ -114,16 +129,17 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int = MAX_T
     Raises
     ------
     InputError
-        If max_tokens is below 3, or as `checked`.
+        If max_tokens is no whole number or below 3, or as `checked`.
     """
-    if max_tokens < 3:
-        raise InputError(f"encoder: max_tokens={max_tokens}: give 3 or more, two are the special tokens'")
+    if not isinstance(max_tokens, numbers.Integral) or max_tokens < 3:
+        raise InputError(f"encoder: max_tokens={max_tokens}: give a whole number, 3 or more: two are special tokens'")
     texts = checked(texts)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
     ids: list[list[int]] = []
-    for start in range(0, len(texts), _BLOCK):
-        ids += [found.ids for found in tokenizer.encode_batch_fast(texts[start : start + _BLOCK])]
+    with TOKENIZING:
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(int(max_tokens))
+        for start in range(0, len(texts), _BLOCK):
+            ids += [found.ids for found in tokenizer.encode_batch_fast(texts[start : start + _BLOCK])]
     return ids
 
 
@@ -137,13 +153,45 @@ def checked(texts: Sequence[str]) -> list[str]:
     """
     if isinstance(texts, str):
         raise InputError("encode takes a list of texts, not one text: write encode([text])")
+    if texts is None or isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise InputError(f"encode takes a list of texts, not {type(texts).__name__}: give one column, as frame.text")
     texts = list(texts)
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"text in row {row} is {type(text).__name__}, not text: drop the row or fill it")
         if not text.strip():
             raise InputError(f"text in row {row} is empty: drop the row or fill it")
+        if not text.isascii() and _HALF.search(text):
+            raise InputError(f"text in row {row} holds half a character (a lone surrogate): read its file as UTF-8")
     return texts
+
+
+def checked_ids(ids: Sequence[Sequence[int]], vocabulary: int | None = None) -> list[np.ndarray]:
+    """Token ids of each text, int32 (tokens,).
+
+    Raises
+    ------
+    InputError
+        If a row has no token, is no list of whole numbers, or an id is not in the vocabulary, for which INT4 tables
+        would give a vector all the same; the message names the row.
+    """
+    if ids is None or isinstance(ids, str | Mapping):
+        raise InputError(f"encode takes lists of token ids, one for each text, not {type(ids).__name__}")
+    found, most = [], vocabulary or 2**31
+    for row, given in enumerate(ids):
+        try:
+            array = np.asarray(given)
+        except ValueError:  # lists of different lengths in one another
+            array = np.empty((0, 0))
+        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+            raise InputError(f"token ids in row {row}: give a list of whole numbers, one or more, for each text")
+        if array.min() < 0 or array.max() >= most:
+            wrong = array[(array < 0) | (array >= most)][0]
+            raise InputError(
+                f"token id {wrong} in row {row} is none of the model's {most:,}: use the tokenizer that belongs to it"
+            )
+        found.append(array.astype(np.int32, copy=False))
+    return found
 
 
 def pad(ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -185,7 +233,7 @@ class TorchEncoder(_Base):
         import torch
 
         super().__init__(tokenizer, batch_size, max_tokens)
-        self.model, self.hidden = model, model.config.hidden_size
+        self.model, self.hidden, self.vocabulary = model, model.config.hidden_size, model.config.vocab_size
         threads = threads or available_cores()
         torch.set_num_threads(threads)
         self.policy = {
@@ -234,6 +282,7 @@ class OnnxEncoder(_Base):
         self.session = session(path, threads=self.threads, spin=spin)
         self.hidden = self.session.get_outputs()[0].shape[-1]
         notes = self.session.get_modelmeta().custom_metadata_map
+        self.vocabulary = int(notes["vocabulary"]) if "vocabulary" in notes else None
         recipe = Recipe.read(json.loads(notes["recipe"])) if "recipe" in notes else None
         if recipe and not allow_saturation:
             refuse_saturation(recipe)
@@ -301,7 +350,7 @@ def read_tokenizer(tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path) 
     Raises
     ------
     InputError
-        If there is no such file.
+        If there is no such file, or it is no tokenizer's.
     """
     if not isinstance(tokenizer, str | Path):
         return getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -309,7 +358,10 @@ def read_tokenizer(tokenizer: PreTrainedTokenizerFast | Tokenizer | str | Path) 
 
     if not Path(tokenizer).is_file():
         raise InputError(f"no tokenizer file {tokenizer}: give the path of a tokenizer.json")
-    return Tokenizer.from_file(str(tokenizer))
+    try:
+        return Tokenizer.from_file(str(tokenizer))
+    except Exception as error:  # tokenizers raises a bare Exception
+        raise InputError(f"{Path(tokenizer).name} is no tokenizer ({error}): give a tokenizer.json") from None
 
 
 def timing_call(session: ort.InferenceSession, tokens: int, seed: int = 0, batch: int = 1) -> Callable[[], object]:

@@ -91,7 +91,8 @@ def export(
                 made = functions(*sizes, opset, banded, banded_from)
             _join(beside, part, made)
         name = model.config.name_or_path  # a hub name, or a folder that is nobody else's business
-        add_metadata(part, {"model": Path(name).name if Path(name).is_dir() else name or model.config.model_type})
+        name = Path(name).name if Path(name).is_dir() else name or model.config.model_type
+        add_metadata(part, {"model": name, "vocabulary": str(model.config.vocab_size)})
         part.replace(path)
     return path
 

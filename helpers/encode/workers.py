@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import numbers
+import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers.encode.cpu import available_cores
-from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, read_tokenizer, tokenize
+from helpers.encode.encoder import MAX_TOKENS, OnnxEncoder, checked_ids, read_tokenizer, tokenize
 from helpers.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ PACKETS_EACH = 4
 
 ATTEMPTS = 3
 """How often workers may be lost over the same packet before `encode_many` gives up."""
+
+
+_ONE_CALL = threading.RLock()
+"""joblib has one set of workers a process: two threads that ask it for different ones would wait for each other for
+ever, and an error in one call would end the other's workers. So calls of one process wait for each other."""
 
 
 class WorkersLost(RuntimeError):
@@ -48,7 +55,7 @@ class Layout:
     Raises
     ------
     InputError
-        If either is below 1, or together they are more than the cores that this process may use.
+        If either is no whole number or below 1, or together they are more than the cores that this process may use.
     """
 
     workers: int
@@ -56,13 +63,18 @@ class Layout:
 
     def __post_init__(self) -> None:
         cores = available_cores()
-        if self.workers < 1 or self.threads < 1:
-            raise InputError(f"layout: workers={self.workers}, threads={self.threads}: give 1 or more of each")
+        _check_whole(self.workers, self.threads)
         if self.workers * self.threads > cores:
             raise InputError(
                 f"layout: {self.workers} workers x {self.threads} threads = {self.workers * self.threads} would share "
                 f"{cores} cores and wait for each other: give at most {cores} together"
             )
+
+
+def _check_whole(workers: int, threads: int) -> None:
+    for number in (workers, threads):
+        if isinstance(number, bool) or not isinstance(number, numbers.Integral) or number < 1:
+            raise InputError(f"layout: workers={workers!r}, threads={threads!r}: give whole numbers, 1 or more of each")
 
 
 def packets(lengths: Sequence[int], tokens: int = PACKET_TOKENS) -> list[np.ndarray]:
@@ -130,7 +142,7 @@ def encode_ids_many(
 
     A worker that dies is replaced and what it had not finished is done again. If the caller is interrupted, or an error
     is raised, the workers are ended too; after success joblib keeps them for some minutes, so that the next call need
-    not start them and load the model again.
+    not start them and load the model again. Calls from several threads wait for each other.
 
     Parameters
     ----------
@@ -141,7 +153,9 @@ def encode_ids_many(
         same in content.
     workers, threads
         As in `Layout`; workers default to as many as the cores allow. Under another joblib backend than loky, workers
-        default to what that backend has, and are not checked against this machine's cores.
+        default to what that backend has, and are not checked against this machine's cores. On Dask a worker that dies
+        is replaced too; but if all that read the same packet die, Dask gives it up, and joblib waits for it in vain:
+        Dask's log says so ("marked as failed").
     packet_tokens
         As in `packets`; less where a worker would not get `PACKETS_EACH` packets.
     progress
@@ -155,7 +169,8 @@ def encode_ids_many(
     Raises
     ------
     InputError
-        If the file is missing or cannot be run, or the layout does not fit the cores.
+        If the file is missing, cannot be run or is written anew meanwhile, ids are not the model's (`checked_ids`), the
+        layout does not fit the cores, or joblib's backend gives no results before the end.
     QuantizationError
         If the file was quantised for another kind of CPU, and sums would overflow on this one.
     WorkersLost
@@ -166,14 +181,15 @@ def encode_ids_many(
 
     jobs = _jobs(workers, threads)
     path = Path(path).resolve()
-    hidden = _hidden(path, _state(path))  # says what is wrong before any process starts
-    ids = [np.asarray(row, dtype=np.int32) for row in ids]
+    state = _state(path)
+    hidden, vocabulary = _size(path, state)  # says what is wrong before any process starts
+    ids = checked_ids(ids, vocabulary)
     out = np.full((len(ids), hidden), np.nan, dtype=np.float32)
     lengths = [len(row) for row in ids]
     fair = sum(lengths) // (effective_n_jobs(jobs) * PACKETS_EACH)
     left = dict(enumerate(packets(lengths, min(packet_tokens, max(1, fair)))))
     lost, suspect = 0, None
-    with _bar(len(ids), progress) as bar:
+    with _ONE_CALL, _bar(len(ids), progress) as bar:
         while left:
             try:
                 # Closed before it is through, it ends the workers.
@@ -193,8 +209,8 @@ def encode_ids_many(
                         f"{len(ids[row])} tokens: take fewer workers if memory is short, or a smaller max_tokens",
                         out,
                     ) from error
-            finally:
-                _encoder.cache_clear()  # where joblib needs no other process, the model was loaded in this one
+    if _state(path) != state:
+        raise InputError(f"{path.name} was written anew while texts were encoded with it: encode them again")
     return out
 
 
@@ -203,8 +219,12 @@ def _jobs(workers: int | None, threads: int) -> int:
     from joblib.parallel import DEFAULT_BACKEND, get_active_backend
 
     backend, jobs = get_active_backend()
-    if type(backend).__name__.lower().startswith(DEFAULT_BACKEND):
-        return Layout(max(1, available_cores() // max(1, threads)) if workers is None else workers, threads).workers
+    _check_whole(1 if workers is None else workers, threads)
+    name = type(backend).__name__.removesuffix("Backend")
+    if name.lower().startswith(DEFAULT_BACKEND):
+        return Layout(max(1, available_cores() // threads) if workers is None else workers, threads).workers
+    if not backend.supports_return_generator:
+        raise InputError(f"joblib's backend {name} gives no results before the end: use loky, threading or dask")
     return workers if workers is not None else jobs or -1
 
 
@@ -237,16 +257,17 @@ def _encoder(path: str, state: tuple[int, ...] | None, threads: int) -> OnnxEnco
 
 
 @functools.lru_cache(maxsize=8)
-def _hidden(path: Path, state: tuple[int, ...] | None) -> int:
-    """Width of the model's vectors. It is loaded once to see that it can be, and not kept."""
-    return OnnxEncoder(path, None, threads=1).hidden
+def _size(path: Path, state: tuple[int, ...] | None) -> tuple[int, int | None]:
+    """Width of the model's vectors, and its vocabulary. It is loaded once to see that it can be, and not kept."""
+    encoder = OnnxEncoder(path, None, threads=1)
+    return encoder.hidden, encoder.vocabulary
 
 
 def _state(path: str | Path) -> tuple[int, ...] | None:
     """What changes when a file is written anew; None if there is none, which loading it then says."""
     try:
         file = Path(path).stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return file.st_mtime_ns, file.st_size, file.st_ino
 

@@ -124,7 +124,6 @@ def adapt(
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
     from setfit import SetFitModel, Trainer, TrainingArguments
     from sklearn.linear_model import LogisticRegression
-    from transformers import ProgressCallback
 
     from helpers.decide.probe import C
 
@@ -139,8 +138,7 @@ def adapt(
             logging_strategy="no", logging_first_step=False, show_progress_bar=progress,
         )  # fmt: skip
         trainer = Trainer(taught, arguments, train_dataset=_dataset(texts, labels))
-        if not progress:  # setfit hands this setting on to the head's training only
-            trainer.remove_callback(ProgressCallback)
+        _show(trainer, progress)  # setfit hands its own setting on to the head's training only
         with within(encoder_of(taught)) if within else contextlib.nullcontext():
             trainer.train()
     encoder_of(taught).eval()
@@ -232,7 +230,6 @@ def finetune(
     from transformers import (
         AutoModelForSequenceClassification,
         DataCollatorWithPadding,
-        PrinterCallback,
         Trainer,
         TrainingArguments,
         get_linear_schedule_with_warmup,
@@ -264,7 +261,7 @@ def finetune(
             report_to="none", save_strategy="no", logging_strategy="no", use_cpu=True, disable_tqdm=not progress,
         )  # fmt: skip
         trainer = Trainer(copy, arguments, DataCollatorWithPadding(tokenizer), rows, optimizers=(optimizer, falling))
-        trainer.remove_callback(PrinterCallback)
+        _show(trainer, progress)
         trainer.train()
     return FineTuned(copy.eval(), tokenizer, names, schedule.max_tokens)
 
@@ -300,7 +297,6 @@ def denoised(
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-    from transformers import PrinterCallback, ProgressCallback
 
     if not 0 < share < 1:
         raise InputError(f"denoised: share={share}: give a number above 0 and below 1")
@@ -317,9 +313,7 @@ def denoised(
         trainer = SentenceTransformerTrainer(
             body, arguments, Dataset.from_dict(copies), loss=MultipleNegativesRankingLoss(body)
         )
-        trainer.remove_callback(PrinterCallback)
-        if not progress:
-            trainer.remove_callback(ProgressCallback)
+        _show(trainer, progress)
         trainer.train()
     return body[0].auto_model.eval()
 
@@ -329,6 +323,17 @@ def _deleted(text: str, share: float, rng: np.random.Generator) -> str:
     parts, between = (text.split(), " ") if len(text.split()) > 2 else (list(text), "")
     kept = [part for part in parts if rng.random() >= share and part.strip()]
     return between.join(kept) or max(parts, key=len)
+
+
+def _show(trainer: Any, progress: bool) -> None:
+    """A progress bar or nothing: transformers picks one of three ways to print, by where it runs."""
+    from transformers import PrinterCallback, ProgressCallback
+    from transformers.utils.notebook import NotebookProgressCallback
+
+    for way in (PrinterCallback, ProgressCallback, NotebookProgressCallback):
+        trainer.remove_callback(way)
+    if progress:
+        trainer.add_callback(ProgressCallback)
 
 
 def _dataset(texts: list[str], labels: list[str]) -> Dataset:

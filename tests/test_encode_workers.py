@@ -194,22 +194,12 @@ def test_the_model_is_checked_once_and_again_when_its_file_changes(mini_report, 
         encode_ids_many([[1, 100, 1]], path)
 
 
-def kill_a_worker(within: float, name: str = "loky") -> threading.Thread:
-    """Kill one of this process's workers as soon as there is one that has been at work for a moment."""
-
-    def kill() -> None:
-        until = time.monotonic() + within
-        while time.monotonic() < until:
-            for child in psutil.Process().children(recursive=True):
-                with_name = " ".join(child.cmdline())
-                if name in with_name and "resource_tracker" not in with_name and child.cpu_times().user > 0.8:
-                    child.send_signal(signal.SIGKILL)
-                    return
-            time.sleep(0.02)
-
-    watcher = threading.Thread(target=kill)
-    watcher.start()
-    return watcher
+def kill_a_worker() -> None:
+    workers_now = [
+        child for child in psutil.Process().children(recursive=True)
+        if "loky" in (line := " ".join(child.cmdline())) and "resource_tracker" not in line
+    ]  # fmt: skip
+    workers_now[0].send_signal(signal.SIGKILL)
 
 
 @pytest.mark.skipif(available_cores() < 2, reason="one worker is this process itself")
@@ -217,20 +207,22 @@ def kill_a_worker(within: float, name: str = "loky") -> threading.Thread:
 def test_a_killed_worker_is_replaced_and_its_packet_done_again(
     mini_report, mini_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost, run = [], workers._run
+    lost, killed, run = [], [], workers._run
 
     def watched(*args):
         try:
-            yield from run(*args)
+            for done in run(*args):
+                if not killed:  # one packet is through, the next ones are with the workers
+                    killed.append(done[0])
+                    kill_a_worker()
+                yield done
         except Exception as error:
             lost.append(error)
             raise
 
     monkeypatch.setattr(workers, "_run", watched)
     texts = SENTENCES * 400
-    watcher = kill_a_worker(30)
     found = encode_many(texts, mini_report.path, TOKENIZER, packet_tokens=500)
-    watcher.join()
     assert len(lost) == 1, "a worker was killed in the middle"
     assert np.array_equal(found, mini_encoder.encode(SENTENCES)[np.arange(len(texts)) % len(SENTENCES)])
 
